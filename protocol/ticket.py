@@ -1,0 +1,50 @@
+"""A decode worker's promise to receive one request's KV: where the bytes may land, and for which life of the worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.ids import WorkerId
+from protocol.layout import KvDtype
+
+
+@dataclass(frozen=True, slots=True)
+class LandingZone:
+    """A worker's landing arena as a peer must know it: plain integers, from which both sides build the same slots."""
+
+    base_address: int
+    num_slots: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One granted transfer.
+
+    Invariants: `slots` is the window (indices into the decode worker's landing zone); a chunk may be written to a slot of
+    the window that is unused or whose credit has come back. Tokens `[first_token, num_tokens)` cross; those before are in
+    the decode worker's prefix cache already. `generation` is unique within the decode worker's incarnation. Seconds in
+    `lease_s` count from the moment the ticket was issued and are renewed by every chunk that lands.
+    """
+
+    request_id: str
+    prefill_worker: WorkerId
+    decode_worker: WorkerId
+    generation: int
+    slots: tuple[int, ...]
+    slot_bytes: int
+    first_token: int
+    num_tokens: int
+    chunk_tokens: int
+    dtype: KvDtype
+    lease_s: float
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that the transfer consists of: all hold `chunk_tokens` tokens, but for the last."""
+        return -(-(self.num_tokens - self.first_token) // self.chunk_tokens)
+
+    def token_range(self, chunk: int) -> tuple[int, int]:
+        """First token of a chunk and the one after its last."""
+        start = self.first_token + chunk * self.chunk_tokens
+        return start, min(start + self.chunk_tokens, self.num_tokens)
