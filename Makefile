@@ -1,0 +1,64 @@
+# The verbs of the repository. Each sets up what it needs, and may be run again at any time.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.kvferry-installed
+MODEL ?= smollm2-135m
+ARGS ?=
+# One compute thread a process, unless the caller says otherwise: oversubscribed OpenMP threads spin.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve demo test test-unit test-system test-gpu check fmt proto bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing kvferry and what it needs into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -U 'pip>=25'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP)  ## make a virtual environment and install everything, pinned
+	@echo "ready: $(BIN)/kvferry --help"
+
+demo: $(STAMP)  ## fetch the demo model, start one prefill and one decode worker, stream an answer
+	@$(BIN)/kvferry demo --model $(MODEL) $(ARGS)
+
+serve: $(STAMP)  ## serve the demo model on port 8000 (MODEL=..., ARGS='--prefill 2 --decode 1')
+	@$(BIN)/kvferry serve $(MODEL) $(ARGS)
+
+test: $(STAMP)  ## all tests: unit, then system
+	@$(BIN)/python -m pytest tests $(ARGS)
+
+test-unit: $(STAMP)  ## the tests that need no other process
+	@$(BIN)/python -m pytest tests -m 'not system and not gpu' $(ARGS)
+
+test-system: $(STAMP)  ## the tests with real processes, Ray, NIXL and sockets
+	@$(BIN)/python -m pytest tests/system -m system $(ARGS)
+
+test-gpu: $(STAMP)  ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
+
+check: $(STAMP)  ## format, lint, types, import arrows, generated code
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python protocol/generate.py --check
+
+fmt: $(STAMP)  ## format and fix what can be fixed
+	@$(BIN)/ruff check --fix -q . || true
+	@$(BIN)/ruff format -q .
+
+proto: $(STAMP)  ## generate the protobuf code again
+	@$(BIN)/python protocol/generate.py
+
+bench: $(STAMP)  ## the benchmarks that need no running server; JSON on the last line of each
+	@$(BIN)/python -m benchmarks.engine_step --model $(MODEL) --threads 1
+	@$(BIN)/python -m benchmarks.transfer_bandwidth
+
+clean:  ## remove the virtual environment and caches (not the downloaded models)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
