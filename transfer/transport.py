@@ -17,8 +17,10 @@ from transfer.arena import Arena
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """How to reach a worker on the KV plane. `agent_metadata` is opaque and holds no pickle; `zone` is None for a worker
-    that nobody may write to."""
+    """How to reach a worker on the KV plane.
+
+    `agent_metadata` is opaque and holds no pickle; `zone` is None for a worker that nobody may write to.
+    """
 
     worker: WorkerId
     transport: str
@@ -36,8 +38,9 @@ class WriteState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """One slot to be written: `num_bytes` from the start of `local_slot` in the outbox to the start of `remote_slot` in the
-    peer's landing zone; `tag` is delivered to the peer after the bytes."""
+    """One slot to be written: `num_bytes` from the start of `local_slot` in the outbox to the start of `remote_slot` in
+    the peer's landing zone; `tag` is delivered to the peer after the bytes.
+    """
 
     peer: WorkerId
     local_slot: int
@@ -65,7 +68,10 @@ class Transport(Protocol):
         ...
 
     def connect(self, peer: PeerAddress) -> None:
-        """Makes `peer` a target of `write` and `notify`. Idempotent. Raises `TransferError` or `LayoutMismatch` (other transport)."""
+        """Makes `peer` a target of `write` and `notify`. Idempotent.
+
+        Raises `TransferError`, or `LayoutMismatch` when the peer speaks another transport.
+        """
         ...
 
     def disconnect(self, worker: WorkerId) -> None:
@@ -73,7 +79,7 @@ class Transport(Protocol):
         ...
 
     def write(self, request: WriteRequest) -> Write:
-        """Posts a write. Raises `TransferError` when the peer is not connected; ranges are checked against both arenas."""
+        """Posts a write. Raises `TransferError` for a peer that is not connected or a range outside either arena."""
         ...
 
     def state(self, write: Write) -> WriteState:
@@ -99,7 +105,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Arenas:
-    """The memory that a transport registers: `landing` is writable by peers, `outbox` is read by this side's own writes."""
+    """The memory that a transport registers: peers write to `landing`, this side's own writes read `outbox`."""
 
     landing: Arena | None
     outbox: Arena | None

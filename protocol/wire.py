@@ -1,0 +1,167 @@
+"""Values to protobuf messages and back. Reading a message validates it: what comes out is a legal value or an error."""
+
+from __future__ import annotations
+
+from protocol import kvferry_worker_pb2 as pb
+from protocol.errors import BadRequest
+from protocol.ids import WorkerId
+from protocol.layout import KvDtype, KvLayout
+from protocol.request import FinishReason, GeneratedToken, GenerateRequest, SamplingParams, StopRule, TokenLogprobs
+from protocol.ticket import LandingZone, Ticket
+
+
+def worker_id_to_wire(worker: WorkerId) -> pb.WorkerId:
+    """The message of a worker's id."""
+    return pb.WorkerId(name=worker.name, incarnation=worker.incarnation)
+
+
+def worker_id_from_wire(message: pb.WorkerId) -> WorkerId:
+    """The id that a message carries. Raises `BadRequest` when a part is missing."""
+    if not message.name or not message.incarnation:
+        raise BadRequest("a worker id needs a name and an incarnation")
+    return WorkerId(message.name, message.incarnation)
+
+
+def layout_to_wire(layout: KvLayout) -> pb.Layout:
+    """The message of a KV layout."""
+    return pb.Layout(
+        model_fingerprint=layout.model_fingerprint,
+        num_layers=layout.num_layers,
+        num_kv_heads=layout.num_kv_heads,
+        head_dim=layout.head_dim,
+        dtype=layout.dtype.value,
+        block_size=layout.block_size,
+    )
+
+
+def layout_from_wire(message: pb.Layout) -> KvLayout:
+    """The layout that a message carries. Raises `BadRequest` for an unknown dtype or a size of zero."""
+    if not (message.num_layers and message.num_kv_heads and message.head_dim and message.block_size):
+        raise BadRequest("a KV layout needs layers, kv heads, a head size and a block size")
+    return KvLayout(
+        model_fingerprint=message.model_fingerprint,
+        num_layers=message.num_layers,
+        num_kv_heads=message.num_kv_heads,
+        head_dim=message.head_dim,
+        dtype=_dtype(message.dtype),
+        block_size=message.block_size,
+    )
+
+
+def zone_to_wire(zone: LandingZone) -> pb.LandingZone:
+    """The message of a landing zone."""
+    return pb.LandingZone(base_address=zone.base_address, num_slots=zone.num_slots, slot_bytes=zone.slot_bytes)
+
+
+def zone_from_wire(message: pb.LandingZone) -> LandingZone:
+    """The landing zone that a message carries."""
+    return LandingZone(message.base_address, message.num_slots, message.slot_bytes)
+
+
+def generation_to_wire(request: GenerateRequest, deadline_s: float) -> pb.Generation:
+    """The message of a request that a worker may work on for `deadline_s` seconds."""
+    sampling = request.sampling
+    return pb.Generation(
+        request_id=request.request_id,
+        prompt_token_ids=request.prompt_token_ids,
+        sampling=pb.Sampling(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+            num_logprobs=sampling.num_logprobs,
+        ),
+        max_tokens=request.stop.max_tokens,
+        stop_token_ids=sorted(request.stop.stop_token_ids),
+        deadline_s=deadline_s,
+    )
+
+
+def generation_from_wire(message: pb.Generation) -> GenerateRequest:
+    """The request that a message carries. Raises `BadRequest` when a field is out of its range."""
+    sampling = message.sampling
+    return GenerateRequest(
+        request_id=message.request_id,
+        prompt_token_ids=tuple(message.prompt_token_ids),
+        stop=StopRule(message.max_tokens, frozenset(message.stop_token_ids)),
+        sampling=SamplingParams(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+            num_logprobs=sampling.num_logprobs if sampling.HasField("num_logprobs") else None,
+        ),
+    )
+
+
+def ticket_to_wire(ticket: Ticket) -> pb.Ticket:
+    """The message of a ticket."""
+    return pb.Ticket(
+        request_id=ticket.request_id,
+        prefill_worker=worker_id_to_wire(ticket.prefill_worker),
+        decode_worker=worker_id_to_wire(ticket.decode_worker),
+        generation=ticket.generation,
+        slots=ticket.slots,
+        slot_bytes=ticket.slot_bytes,
+        first_token=ticket.first_token,
+        num_tokens=ticket.num_tokens,
+        chunk_tokens=ticket.chunk_tokens,
+        dtype=ticket.dtype.value,
+        lease_s=ticket.lease_s,
+    )
+
+
+def ticket_from_wire(message: pb.Ticket) -> Ticket:
+    """The ticket that a message carries. Raises `BadRequest` when it cannot be a ticket."""
+    if not message.slots or not message.chunk_tokens or message.first_token >= message.num_tokens:
+        raise BadRequest("a ticket needs slots, a chunk size and a range of tokens that is not empty")
+    return Ticket(
+        request_id=message.request_id,
+        prefill_worker=worker_id_from_wire(message.prefill_worker),
+        decode_worker=worker_id_from_wire(message.decode_worker),
+        generation=message.generation,
+        slots=tuple(message.slots),
+        slot_bytes=message.slot_bytes,
+        first_token=message.first_token,
+        num_tokens=message.num_tokens,
+        chunk_tokens=message.chunk_tokens,
+        dtype=_dtype(message.dtype),
+        lease_s=message.lease_s,
+    )
+
+
+def token_to_wire(token: GeneratedToken) -> pb.Token:
+    """The message of a generated token."""
+    message = pb.Token(
+        request_id=token.request_id,
+        index=token.index,
+        token_id=token.token_id,
+        finish=token.finish.value if token.finish else "",
+    )
+    if token.logprobs is not None:
+        message.logprob = token.logprobs.logprob
+        message.top.extend(pb.TopLogprob(token_id=one, logprob=value) for one, value in token.logprobs.top)
+    return message
+
+
+def token_from_wire(message: pb.Token) -> GeneratedToken:
+    """The generated token that a message carries."""
+    logprobs = None
+    if message.HasField("logprob"):
+        logprobs = TokenLogprobs(message.logprob, tuple((one.token_id, one.logprob) for one in message.top))
+    return GeneratedToken(
+        request_id=message.request_id,
+        index=message.index,
+        token_id=message.token_id,
+        logprobs=logprobs,
+        finish=FinishReason(message.finish) if message.finish else None,
+    )
+
+
+def _dtype(name: str) -> KvDtype:
+    try:
+        return KvDtype(name)
+    except ValueError:
+        raise BadRequest(f"unknown KV dtype {name!r}: one of {', '.join(KvDtype)}") from None

@@ -1,0 +1,295 @@
+"""The decode worker's side of a transfer: grants tickets, verifies what lands, hands credits back, fences what is stale.
+
+Knows slots, chunks and block ids; the bytes' meaning is the codec's, and whether a request still wants its KV is the
+worker's. Every granted ticket ends in exactly one `LandingEnded`; before it the blocks belong to the transfer, after it no
+byte is written to them. Slots may stay in quarantine longer: until the writer says CLOSED or its incarnation is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocol.errors import BadChunk, Cancelled, KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.ids import WorkerId
+from protocol.layout import KvDtype
+from protocol.ticket import Ticket
+from transfer.arena import Arena
+from transfer.commands import CommandQueue
+from transfer.frames import Frame, FrameKind
+from transfer.slots import SlotPool
+from transfer.transport import PeerAddress, Transport
+
+log = logging.getLogger(__name__)
+
+
+class Unpacker(Protocol):
+    """Verifies a landed chunk and copies it into the cache."""
+
+    def unpack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> None:
+        """Raises `BadChunk` or `StaleTicket`, with nothing copied, unless the chunk is exactly the ticket's.
+
+        An empty `block_ids` verifies only: the chunk is a link test's.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LandingConfig:
+    """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again."""
+
+    window_slots: int = 4
+    lease_s: float = 10.0
+    revoke_again_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LandingRequest:
+    """What is to land: tokens `[first_token, num_tokens)` from `prefill_worker`, in chunks of `chunk_tokens`."""
+
+    request_id: str
+    prefill_worker: WorkerId
+    first_token: int
+    num_tokens: int
+    chunk_tokens: int
+    dtype: KvDtype
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LandingEnded:
+    """The end of one ticket. Without `error` every chunk is in the cache."""
+
+    ticket: Ticket
+    error: KvferryError | None
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class _Landing:
+    ticket: Ticket
+    block_ids: tuple[int, ...]
+    expires_at: float
+    landed: set[int] = field(default_factory=set)
+    rejected: set[int] = field(default_factory=set)
+    num_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Closing:
+    ticket: Ticket
+    ask_again_at: float
+
+
+class Receiver:
+    """`reserve`, `revoke`, `take_ended`, `connect` and `forget` from any thread; `pump` and `close` from the transport's."""
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        transport: Transport,
+        arena: Arena,
+        unpacker: Unpacker,
+        config: LandingConfig | None = None,
+    ) -> None:
+        self.worker = worker
+        self.commands = CommandQueue()
+        self.config = config or LandingConfig()
+        self.slots = SlotPool(arena.num_slots)
+        self.on_ended: Callable[[], None] = lambda: None
+        self.num_stale_frames = 0
+        self._transport = transport
+        self._arena = arena
+        self._unpacker = unpacker
+        self._lock = threading.Lock()  # guards slots and _open against `reserve`, which runs on another thread
+        self._next_generation = 1
+        self._peers: set[WorkerId] = set()
+        self._open: dict[int, _Landing] = {}
+        self._closing: dict[int, _Closing] = {}
+        self._ended: deque[LandingEnded] = deque()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a ticket is open or a slot in quarantine."""
+        return bool(self._open or self._closing)
+
+    def address(self) -> PeerAddress:
+        """How peers reach this side."""
+        return self._transport.address()
+
+    def reserve(self, request: LandingRequest, now: float) -> Ticket:
+        """Grants a ticket. Raises, changing nothing, `OutOfSlots` when no slot is free, `WorkerUnavailable` for a stranger."""
+        if request.prefill_worker not in self._peers:
+            raise WorkerUnavailable(f"{request.prefill_worker} is not connected to {self.worker}")
+        num_chunks = -(-(request.num_tokens - request.first_token) // request.chunk_tokens)
+        with self._lock:
+            generation = self._next_generation
+            slots = self.slots.lend(generation, min(num_chunks, self.config.window_slots))
+            self._next_generation += 1
+            ticket = Ticket(
+                request_id=request.request_id,
+                prefill_worker=request.prefill_worker,
+                decode_worker=self.worker,
+                generation=generation,
+                slots=slots,
+                slot_bytes=self._arena.slot_bytes,
+                first_token=request.first_token,
+                num_tokens=request.num_tokens,
+                chunk_tokens=request.chunk_tokens,
+                dtype=request.dtype,
+                lease_s=self.config.lease_s,
+            )
+            self._open[generation] = _Landing(ticket, request.block_ids, now + self.config.lease_s)
+        self.commands.bell.set()
+        return ticket
+
+    def revoke(self, generation: int) -> None:
+        """Gives a ticket up, if it is still open; its `LandingEnded` follows."""
+        self.commands.submit(lambda: self._revoke(generation))
+
+    def take_ended(self) -> list[LandingEnded]:
+        """Tickets that have ended since the last call."""
+        return [self._ended.popleft() for _ in range(len(self._ended))]
+
+    def connect(self, peer: PeerAddress) -> Future[None]:
+        """Makes a prefill worker able to write here, and forgets its earlier incarnations."""
+        return self.commands.submit(lambda: self._connect(peer))
+
+    def forget(self, worker: WorkerId) -> Future[None]:
+        """Ends all that a worker had open. Call it only when that incarnation is gone and cannot write any more."""
+        return self.commands.submit(lambda: self._forget(worker))
+
+    def pump(self, now: float) -> bool:
+        """Runs commands, takes what has arrived, and ends what has expired."""
+        num_done = self.commands.run_due()
+        for peer, raw in self._transport.notifications():
+            num_done += 1
+            try:
+                self._take(peer, Frame.from_bytes(raw), now)
+            except BadChunk as error:
+                log.warning("a tag from %s is not ours: %s", peer, error)
+                self.num_stale_frames += 1
+        self._expire(now)
+        return num_done > 0
+
+    def close(self) -> None:
+        """Ends the transport; what is open ends with it."""
+        for generation in list(self._open):
+            self._end(generation, Cancelled("the worker stops"))
+        self._transport.close()
+
+    def _take(self, peer: WorkerId, frame: Frame, now: float) -> None:
+        if frame.kind is FrameKind.CLOSED and frame.generation in self._closing:
+            self._release(frame, peer)
+            return
+        landing = self._open.get(frame.generation)
+        is_ours = landing is not None and landing.ticket.request_id == frame.request_id
+        if landing is None or not is_ours or landing.ticket.prefill_worker != peer:
+            self.num_stale_frames += 1
+        elif frame.kind is FrameKind.CHUNK:
+            self._land(landing, frame, now)
+        elif frame.kind is FrameKind.RENEW:
+            landing.expires_at = now + self.config.lease_s
+        elif frame.kind is FrameKind.CLOSED:
+            self._end(frame.generation, TransferError(f"{peer} gave the transfer up"))
+        else:
+            self.num_stale_frames += 1
+
+    def _land(self, landing: _Landing, frame: Frame, now: float) -> None:
+        ticket = landing.ticket
+        if frame.chunk in landing.landed or frame.chunk >= ticket.num_chunks or frame.slot not in ticket.slots:
+            self.num_stale_frames += 1
+            return
+        size = min(frame.num_bytes, self._arena.slot_bytes)
+        try:
+            self._unpacker.unpack(ticket, frame.chunk, landing.block_ids, self._arena.slot(frame.slot)[:size])
+        except (BadChunk, StaleTicket) as error:
+            self._reject(landing, frame, error)
+            return
+        landing.landed.add(frame.chunk)
+        landing.num_bytes += size
+        landing.expires_at = now + self.config.lease_s
+        self._tell(ticket, FrameKind.CREDIT, frame.chunk, frame.slot)
+        if len(landing.landed) == ticket.num_chunks:
+            self._end(ticket.generation, None)
+
+    def _reject(self, landing: _Landing, frame: Frame, error: KvferryError) -> None:
+        ticket = landing.ticket
+        log.warning("request %s chunk %d: %s", ticket.request_id, frame.chunk, error)
+        if frame.chunk in landing.rejected:
+            self._give_up(ticket.generation, error)
+            return
+        landing.rejected.add(frame.chunk)
+        self._tell(ticket, FrameKind.REJECT, frame.chunk, frame.slot)
+
+    def _revoke(self, generation: int) -> None:
+        if generation in self._open:
+            self._give_up(generation, Cancelled("the decode worker gave the transfer up"))
+
+    def _give_up(self, generation: int, error: KvferryError) -> None:
+        """Ends a transfer whose writer may still be writing: its slots go to quarantine until it says CLOSED."""
+        landing = self._open.pop(generation)
+        with self._lock:
+            self.slots.quarantine(generation)
+        self._closing[generation] = _Closing(landing.ticket, ask_again_at=0.0)
+        self._report(landing, error)
+
+    def _end(self, generation: int, error: KvferryError | None) -> None:
+        """Ends a transfer that nobody writes any more."""
+        landing = self._open.pop(generation)
+        with self._lock:
+            self.slots.free(generation)
+        self._report(landing, error)
+
+    def _report(self, landing: _Landing, error: KvferryError | None) -> None:
+        self._ended.append(LandingEnded(landing.ticket, error, landing.num_bytes))
+        self.on_ended()
+
+    def _release(self, frame: Frame, peer: WorkerId) -> None:
+        ticket = self._closing[frame.generation].ticket
+        if ticket.request_id != frame.request_id or ticket.prefill_worker != peer:
+            self.num_stale_frames += 1
+            return
+        del self._closing[frame.generation]
+        with self._lock:
+            self.slots.free(frame.generation)
+
+    def _connect(self, peer: PeerAddress) -> None:
+        for known in [one for one in self._peers if one.name == peer.worker.name and one != peer.worker]:
+            self._forget(known)
+        self._transport.connect(peer)
+        self._peers.add(peer.worker)
+
+    def _forget(self, worker: WorkerId) -> None:
+        self._peers.discard(worker)
+        self._transport.disconnect(worker)
+        for generation, landing in list(self._open.items()):
+            if landing.ticket.prefill_worker == worker:
+                self._end(generation, WorkerUnavailable(f"{worker} is gone"))
+        for generation, closing in list(self._closing.items()):
+            if closing.ticket.prefill_worker == worker:
+                del self._closing[generation]
+                with self._lock:
+                    self.slots.free(generation)
+
+    def _expire(self, now: float) -> None:
+        for generation, landing in list(self._open.items()):
+            if now > landing.expires_at:
+                self._give_up(generation, StaleTicket(f"nothing came within the lease of {self.config.lease_s} s"))
+        for closing in self._closing.values():
+            if now >= closing.ask_again_at:
+                closing.ask_again_at = now + self.config.revoke_again_s
+                self._tell(closing.ticket, FrameKind.REVOKE)
+
+    def _tell(self, ticket: Ticket, kind: FrameKind, chunk: int = 0, slot: int = 0) -> None:
+        frame = Frame(kind, ticket.request_id, ticket.generation, chunk, slot)
+        try:
+            self._transport.notify(ticket.prefill_worker, frame.to_bytes())
+        except TransferError as error:
+            # Its lease or the control plane's word that it is gone will end the transfer.
+            log.warning("%s could not be told %s: %s", ticket.prefill_worker, kind.name, error)

@@ -1,0 +1,97 @@
+"""The state of one transfer on the prefill worker, without I/O: which chunks may go, are under way, or have been taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.errors import KvferryError, TransferError
+from protocol.ticket import Ticket
+from transfer.frames import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDue:
+    """A chunk that can be packed and written now, and the slot of the landing zone it goes to."""
+
+    chunk: int
+    slot: int
+
+
+class Shipment:
+    """One ticket being served. Methods raise nothing; a transfer that cannot go on carries its `error`."""
+
+    def __init__(self, ticket: Ticket, now: float) -> None:
+        self.ticket = ticket
+        self.block_ids: Sequence[int] = ()
+        self.error: KvferryError | None = None
+        self.moved_at = now
+        self.renew_at = now + ticket.lease_s / 3
+        self.num_bytes = 0
+        self._num_computed = 0
+        self._next_chunk = 0
+        self._free_slots = deque(ticket.slots)
+        self._again: deque[ChunkDue] = deque()
+        self._sent_twice: set[int] = set()
+        self._unanswered: dict[int, int] = {}  # chunk -> slot
+        self._taken: set[int] = set()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Names the transfer among all of this worker's: generations are counted by each decode worker."""
+        return str(self.ticket.decode_worker), self.ticket.generation
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk has been verified and unpacked at the other end."""
+        return len(self._taken) == self.ticket.num_chunks
+
+    @property
+    def is_waiting_for_peer(self) -> bool:
+        """Whether only the decode worker can move this on: chunks are out, or all its slots are."""
+        return bool(self._unanswered)
+
+    def computed(self, num_tokens: int, block_ids: Sequence[int]) -> None:
+        """The KV of tokens `[0, num_tokens)` is in the cache, in these blocks."""
+        self._num_computed = max(self._num_computed, num_tokens)
+        self.block_ids = block_ids
+
+    def next_due(self) -> ChunkDue | None:
+        """The next chunk that is computed and has a slot to go to; it counts as under way from now on."""
+        if self.error is not None:
+            return None
+        if self._again:
+            return self._again.popleft()
+        is_computed = self._next_chunk < self.ticket.num_chunks and (
+            self.ticket.token_range(self._next_chunk)[1] <= self._num_computed
+        )
+        if not is_computed or not self._free_slots:
+            return None
+        due = ChunkDue(self._next_chunk, self._free_slots.popleft())
+        self._next_chunk += 1
+        self._unanswered[due.chunk] = due.slot
+        return due
+
+    def take_credit(self, frame: Frame, now: float) -> None:
+        """The chunk was taken: its slot may be written again. A credit that is not owed is ignored."""
+        if self._unanswered.get(frame.chunk) == frame.slot:
+            del self._unanswered[frame.chunk]
+            self._taken.add(frame.chunk)
+            self._free_slots.append(frame.slot)
+            self.moved_at = now
+
+    def take_reject(self, frame: Frame, now: float) -> None:
+        """The chunk did not verify: it goes once more; a second time ends the transfer."""
+        if self._unanswered.get(frame.chunk) != frame.slot:
+            return
+        if frame.chunk in self._sent_twice:
+            self.fail(TransferError(f"chunk {frame.chunk} was refused twice"))
+            return
+        self._sent_twice.add(frame.chunk)
+        self._again.append(ChunkDue(frame.chunk, frame.slot))
+        self.moved_at = now
+
+    def fail(self, error: KvferryError) -> None:
+        """No further chunk goes out. The first error stays."""
+        self.error = self.error or error

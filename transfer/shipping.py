@@ -1,0 +1,286 @@
+"""The prefill worker's side of a transfer: packs chunks as they are computed, writes them within the window, takes credits.
+
+Knows tickets, slots and block ids; when a chunk is computed is the worker's word, what its bytes mean the codec's. Every
+opened ticket ends in exactly one `ShipmentEnded`; after it no block of the request is read again. The outbox slots of writes
+that are still in flight stay lent until the transport says that they are terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.errors import BadChunk, Cancelled, KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.ids import WorkerId
+from protocol.ticket import Ticket
+from transfer.arena import Arena
+from transfer.commands import CommandQueue
+from transfer.frames import Frame, FrameKind
+from transfer.planner.link import LinkEstimate
+from transfer.shipment import ChunkDue, Shipment
+from transfer.slots import SlotPool
+from transfer.transport import PeerAddress, Transport, Write, WriteRequest, WriteState
+
+log = logging.getLogger(__name__)
+
+MAX_REVOKED = 4096
+"""Revoked tickets remembered, so that one that is opened late is refused."""
+
+
+class Packer(Protocol):
+    """Writes a chunk of the cache as it crosses."""
+
+    def pack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> int:
+        """Packs the chunk into `slot` and returns its length in bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShippingConfig:
+    """`stall_s`: how long the decode worker may leave chunks unanswered before the transfer is given up."""
+
+    stall_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShipmentEnded:
+    """The end of one opened ticket. Without `error` every chunk was taken."""
+
+    ticket: Ticket
+    error: KvferryError | None
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class _InFlight:
+    write: Write
+    owner: int
+    key: tuple[str, int]
+    posted_at: float
+
+
+class Sender:
+    """`open`, `computed`, `abort`, `take_ended`, `connect` and `forget` from any thread; `pump` and `close` from one."""
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        transport: Transport,
+        arena: Arena,
+        packer: Packer,
+        config: ShippingConfig | None = None,
+    ) -> None:
+        self.worker = worker
+        self.commands = CommandQueue()
+        self.config = config or ShippingConfig()
+        self.slots = SlotPool(arena.num_slots)
+        self.on_ended: Callable[[], None] = lambda: None
+        self.links: dict[WorkerId, LinkEstimate] = {}
+        self.num_stale_frames = 0
+        self._transport = transport
+        self._arena = arena
+        self._packer = packer
+        self._next_owner = 0
+        self._open: dict[tuple[str, int], Shipment] = {}
+        self._closing: dict[tuple[str, int], Ticket] = {}
+        self._revoked: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._in_flight: list[_InFlight] = []
+        self._ended: deque[ShipmentEnded] = deque()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a ticket is open or a write in flight."""
+        return bool(self._open or self._closing or self._in_flight)
+
+    def address(self) -> PeerAddress:
+        """How peers reach this side."""
+        return self._transport.address()
+
+    def protocols(self) -> str:
+        """The wire in use, for people."""
+        return self._transport.protocols()
+
+    def open(self, ticket: Ticket, now: float) -> None:
+        """Takes a ticket on: it is kept alive from now on, and must be ended by its chunks or by `abort`."""
+        self.commands.submit(lambda: self._start(ticket, now))
+
+    def computed(self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int]) -> None:
+        """The KV of tokens `[0, num_tokens)` is in the cache, in `block_ids`; it is shipped while the caller goes on."""
+        self.commands.submit(lambda: self._progress(ticket, num_tokens, block_ids))
+
+    def abort(self, ticket: Ticket, error: KvferryError) -> None:
+        """Gives a ticket up, if it is still open; its `ShipmentEnded` follows."""
+        self.commands.submit(lambda: self._fail(ticket, error))
+
+    def take_ended(self) -> list[ShipmentEnded]:
+        """Tickets that have ended since the last call."""
+        return [self._ended.popleft() for _ in range(len(self._ended))]
+
+    def connect(self, peer: PeerAddress) -> Future[None]:
+        """Makes a decode worker's landing zone writable from here."""
+        return self.commands.submit(lambda: self._transport.connect(peer))
+
+    def forget(self, worker: WorkerId) -> Future[None]:
+        """Ends all transfers to a decode worker that is gone."""
+        return self.commands.submit(lambda: self._forget(worker))
+
+    def pump(self, now: float) -> bool:
+        """Runs commands, takes what has arrived, writes what is due, and ends what is over."""
+        num_done = self.commands.run_due()
+        for peer, raw in self._transport.notifications():
+            num_done += 1
+            try:
+                self._take(peer, Frame.from_bytes(raw), now)
+            except BadChunk as error:
+                log.warning("a tag from %s is not ours: %s", peer, error)
+                self.num_stale_frames += 1
+        num_done += self._settle_writes(now)
+        for shipment in list(self._open.values()):
+            num_done += self._post_one(shipment, now)
+            self._keep_or_end(shipment, now)
+        self._finish_closing()
+        return num_done > 0
+
+    def close(self) -> None:
+        """Ends the transport; what is open ends with it."""
+        for shipment in list(self._open.values()):
+            self._end(shipment, Cancelled("the worker stops"))
+        self._transport.close()
+
+    def _start(self, ticket: Ticket, now: float) -> None:
+        shipment = Shipment(ticket, now)
+        if shipment.key in self._revoked:
+            shipment.fail(StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} was revoked"))
+        self._open[shipment.key] = shipment
+
+    def _progress(self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int]) -> None:
+        shipment = self._open.get(_key(ticket))
+        if shipment is not None:
+            shipment.computed(num_tokens, block_ids)
+
+    def _fail(self, ticket: Ticket, error: KvferryError) -> None:
+        shipment = self._open.get(_key(ticket))
+        if shipment is not None:
+            shipment.fail(error)
+
+    def _take(self, peer: WorkerId, frame: Frame, now: float) -> None:
+        key = (str(peer), frame.generation)
+        shipment = self._open.get(key)
+        if frame.kind is FrameKind.REVOKE:
+            self._take_revoke(peer, frame, shipment)
+        elif shipment is None or shipment.ticket.request_id != frame.request_id:
+            self.num_stale_frames += 1
+        elif frame.kind is FrameKind.CREDIT:
+            shipment.take_credit(frame, now)
+        elif frame.kind is FrameKind.REJECT:
+            shipment.take_reject(frame, now)
+        else:
+            self.num_stale_frames += 1
+
+    def _take_revoke(self, peer: WorkerId, frame: Frame, shipment: Shipment | None) -> None:
+        key = (str(peer), frame.generation)
+        self._revoked[key] = None
+        if len(self._revoked) > MAX_REVOKED:
+            self._revoked.popitem(last=False)
+        if shipment is not None:
+            shipment.fail(Cancelled(f"{peer} gave the transfer up"))
+        elif key not in self._closing:
+            self._tell(peer, Frame(FrameKind.CLOSED, frame.request_id, frame.generation))
+
+    def _settle_writes(self, now: float) -> int:
+        still: list[_InFlight] = []
+        for one in self._in_flight:
+            state = self._transport.state(one.write)
+            if state is WriteState.PENDING:
+                still.append(one)
+                continue
+            self.slots.free(one.owner)
+            request = one.write.request
+            if state is WriteState.DONE:
+                seconds = time.monotonic() - one.posted_at
+                self.links[request.peer] = self.links.get(request.peer, LinkEstimate()).sample(request.num_bytes, seconds)
+            elif (shipment := self._open.get(one.key)) is not None:
+                shipment.fail(TransferError(f"a write to {request.peer} failed"))
+        num_settled = len(self._in_flight) - len(still)
+        self._in_flight = still
+        return num_settled
+
+    def _post_one(self, shipment: Shipment, now: float) -> int:
+        """Posts at most one chunk, so that transfers take turns."""
+        if not self.slots.num_free:
+            return 0
+        due = shipment.next_due()
+        if due is None:
+            return 0
+        try:
+            self._post(shipment, due)
+        except TransferError as error:
+            shipment.fail(error)
+        shipment.moved_at = now
+        return 1
+
+    def _post(self, shipment: Shipment, due: ChunkDue) -> None:
+        ticket = shipment.ticket
+        owner = self._next_owner
+        self._next_owner += 1
+        (local_slot,) = self.slots.lend(owner, 1)
+        try:
+            size = self._packer.pack(ticket, due.chunk, shipment.block_ids, self._arena.slot(local_slot))
+            tag = Frame(FrameKind.CHUNK, ticket.request_id, ticket.generation, due.chunk, due.slot, size).to_bytes()
+            posted_at = time.monotonic()
+            write = self._transport.write(WriteRequest(ticket.decode_worker, local_slot, due.slot, size, tag))
+        except KvferryError:
+            self.slots.free(owner)
+            raise
+        self._in_flight.append(_InFlight(write, owner, shipment.key, posted_at))
+        shipment.num_bytes += size
+
+    def _keep_or_end(self, shipment: Shipment, now: float) -> None:
+        ticket = shipment.ticket
+        if shipment.is_complete:
+            self._end(shipment, None)
+            return
+        if shipment.is_waiting_for_peer and now - shipment.moved_at > self.config.stall_s:
+            shipment.fail(TransferError(f"{ticket.decode_worker} took no chunk for {self.config.stall_s} s"))
+        if shipment.error is not None:
+            self._closing[shipment.key] = ticket
+            self._end(shipment, shipment.error)
+        elif now >= shipment.renew_at:
+            shipment.renew_at = now + ticket.lease_s / 3
+            self._tell(ticket.decode_worker, Frame(FrameKind.RENEW, ticket.request_id, ticket.generation))
+
+    def _end(self, shipment: Shipment, error: KvferryError | None) -> None:
+        del self._open[shipment.key]
+        self._ended.append(ShipmentEnded(shipment.ticket, error, shipment.num_bytes))
+        self.on_ended()
+
+    def _finish_closing(self) -> None:
+        """Says CLOSED for given-up tickets none of whose writes is in flight any more."""
+        busy = {one.key for one in self._in_flight}
+        for key, ticket in list(self._closing.items()):
+            if key not in busy:
+                del self._closing[key]
+                self._tell(ticket.decode_worker, Frame(FrameKind.CLOSED, ticket.request_id, ticket.generation))
+
+    def _forget(self, worker: WorkerId) -> None:
+        self._transport.disconnect(worker)
+        self.links.pop(worker, None)
+        for shipment in list(self._open.values()):
+            if shipment.ticket.decode_worker == worker:
+                shipment.fail(WorkerUnavailable(f"{worker} is gone"))
+
+    def _tell(self, peer: WorkerId, frame: Frame) -> None:
+        try:
+            self._transport.notify(peer, frame.to_bytes())
+        except TransferError as error:
+            # A decode worker that is gone needs no word; one that lives asks again with REVOKE.
+            log.warning("%s could not be told %s: %s", peer, frame.kind.name, error)
+
+
+def _key(ticket: Ticket) -> tuple[str, int]:
+    return str(ticket.decode_worker), ticket.generation
