@@ -31,5 +31,5 @@ class PlainLinear:
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device) -> Linear:
-    """The fastest product on `device` for `weight` `[out, in]` and `bias` `[out]` or None, both in the compute dtype."""
+    """The fastest product on `device` for `weight` `[out, in]` and `bias` `[out]` or None, of the compute dtype."""
     return PlainLinear(weight.to(device), None if bias is None else bias.to(device))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from engine.model_config import Activation, LayerSpec, ModelConfig, RopeScaling, RopeSpec
@@ -44,7 +43,7 @@ class Family:
     model_types: tuple[str, ...]
     read: Callable[[HfFields], ModelConfig]
     norms: NormNames = field(default_factory=NormNames)
-    defaults: Mapping[str, Any] = MappingProxyType({})
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 class HfFields:

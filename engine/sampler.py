@@ -1,0 +1,124 @@
+"""Draws tokens. A pure function of (logits, sampling parameters, position): the seed is one of the parameters.
+
+The random number is a hash of (seed, position), so a request draws the same on any worker and in any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from protocol.errors import KvferryError
+from protocol.request import SamplingParams, TokenLogprobs
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_NUM_CANDIDATES = 1024
+"""Top-p first looks for its threshold among this many tokens, for it is nearly always there, and then among all."""
+
+
+def sample(
+    logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]
+) -> list[tuple[int, TokenLogprobs | None]]:
+    """One token for each row of `logits` (float32 `[R, vocab_size]`), with log-probabilities where `params` ask for
+    them.
+
+    `positions[r]` is the position at which row r's token will stand. Raises `KvferryError` if the winner of a row is
+    not a finite number: then the model's arithmetic has failed.
+    """
+    best, greedy = logits.max(dim=-1)
+    if not bool(torch.isfinite(best).all()):
+        raise KvferryError("the model computed logits that are not finite; check the weights and the compute dtype")
+    tokens: list[int] = greedy.tolist()
+    drawn = [row for row, each in enumerate(params) if not each.is_greedy]
+    if drawn:
+        chosen = logits if len(drawn) == len(params) else logits[drawn]
+        numbers = [uniform(params[row].seed, positions[row]) for row in drawn]
+        for row, token in zip(drawn, _draw(chosen, [params[row] for row in drawn], numbers), strict=True):
+            tokens[row] = token
+    reports = _logprobs(logits, tokens, params)
+    return [(token, reports.get(row)) for row, token in enumerate(tokens)]
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits: splitmix64 (Steele, Lea and Flood) of the seed, then of the position."""
+    state = _mix((seed + _GOLDEN) & _MASK)
+    return (_mix((state + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def _mix(value: int) -> int:
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], numbers: Sequence[float]) -> list[int]:
+    """Inverse of the cumulative distribution, with tokens in the order of their ids.
+
+    In this order a rounding error moves the borders between tokens by as little as itself. Sorted by probability, two
+    nearly equal tokens would trade places, and two workers would draw different tokens far more often.
+    """
+    weights = filtered_weights(logits, params)
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    targets = torch.tensor(numbers, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
+    tokens: list[int] = torch.searchsorted(cumulative, targets, right=True)[:, 0].tolist()
+    return tokens
+
+
+def filtered_weights(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Unnormalised probabilities, float32 `[R, vocab_size]`; 0 for what the filters remove.
+
+    Temperature comes first. Top-k keeps the k most likely tokens. Of these, top-p keeps the fewest that together have
+    at least probability p. Min-p keeps tokens at least p times as likely as the most likely one. Tokens that tie with
+    the last one kept are kept too, so that the outcome never depends on an order among equals.
+    """
+    temperatures = _column([each.temperature for each in params], logits)
+    weights = ((logits - logits.max(dim=-1, keepdim=True).values) / temperatures).exp_()
+    rows = [row for row, each in enumerate(params) if 0 < each.top_k < logits.shape[-1]]
+    if rows:
+        highest = logits[rows].topk(max(params[row].top_k for row in rows), dim=-1).values
+        last = torch.tensor([[params[row].top_k - 1] for row in rows], device=logits.device)
+        weights[rows] = weights[rows].masked_fill_(logits[rows] < highest.gather(1, last), 0.0)
+    rows = [row for row, each in enumerate(params) if each.top_p < 1.0]
+    if rows:
+        shares = _column([params[row].top_p for row in rows], logits).double()
+        weights[rows] = _keep_top_p(weights[rows], shares)
+    if any(each.min_p for each in params):
+        weights.masked_fill_(weights < _column([each.min_p for each in params], logits), 0.0)
+    return weights
+
+
+def _keep_top_p(weights: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    needed = shares * weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    num_candidates = min(_NUM_CANDIDATES, weights.shape[-1])
+    ordered = weights.topk(num_candidates, dim=-1).values
+    cumulative = ordered.cumsum(dim=-1, dtype=torch.float64)
+    if bool((cumulative[:, -1:] < needed).any()):
+        ordered = weights.sort(dim=-1, descending=True).values
+        cumulative = ordered.cumsum(dim=-1, dtype=torch.float64)
+    # The two sums may differ by rounding, so that even all tokens fall short of p = 1 - 1e-16: then all are kept.
+    last = torch.searchsorted(cumulative, needed).clamp_(max=ordered.shape[-1] - 1)
+    return weights.masked_fill(weights < ordered.gather(1, last), 0.0)
+
+
+def _logprobs(
+    logits: torch.Tensor, tokens: Sequence[int], params: Sequence[SamplingParams]
+) -> dict[int, TokenLogprobs]:
+    """By row, for rows that ask: of the unfiltered distribution at temperature 1, in float32."""
+    rows = [row for row, each in enumerate(params) if each.num_logprobs is not None]
+    if not rows:
+        return {}
+    table = logits[rows].log_softmax(dim=-1)
+    chosen = table.gather(1, torch.tensor([[tokens[row]] for row in rows], device=logits.device))[:, 0].tolist()
+    counts = [min(params[row].num_logprobs or 0, logits.shape[-1]) for row in rows]
+    top = table.topk(max(counts), dim=-1)
+    values, ids = top.values.tolist(), top.indices.tolist()
+    return {
+        row: TokenLogprobs(chosen[at], tuple(zip(ids[at][: counts[at]], values[at][: counts[at]], strict=True)))
+        for at, row in enumerate(rows)
+    }
+
+
+def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=like.device)[:, None]
