@@ -50,7 +50,7 @@ def generation_config(file: GgufFile) -> dict[str, Any]:
     named = [index for index, kind in enumerate(kinds) if kind == _CONTROL_TOKEN and tokens[index] in _TURN_ENDS]
     return {
         "bos_token_id": file.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": list(dict.fromkeys(index for index in ends + named if index is not None)),
+        "eos_token_id": list(dict.fromkeys(index for index in ends + named if index is not None)) or None,
         "pad_token_id": file.get("tokenizer.ggml.padding_token_id"),
     }
 

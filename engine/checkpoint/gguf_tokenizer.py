@@ -1,8 +1,8 @@
 """The `tokenizer.json` and `tokenizer_config.json` that a GGUF file's vocabulary amounts to.
 
 Two kinds: byte-level BPE (`gpt2`), whose way of splitting text is named by `tokenizer.ggml.pre`, and SentencePiece
-(`llama`), whose merges are recovered from the scores. A way of splitting that is not known here is an error: a wrong one
-would give other tokens than the model was trained on, and worse text, without a word.
+(`llama`), whose merges are recovered from the scores. A way of splitting that is not known here is an error: a wrong
+one would give other tokens than the model was trained on, and worse text, without a word.
 """
 
 from __future__ import annotations

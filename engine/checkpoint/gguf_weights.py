@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from engine.checkpoint.gguf_config import ROPE_FACTORS
@@ -56,12 +57,20 @@ def write_weights(file: GgufFile, directory: Path, max_shard_bytes: int = MAX_SH
     for index, shard in enumerate(shards, start=1):
         name = "model.safetensors" if len(shards) == 1 else f"model-{index:05}-of-{len(shards):05}.safetensors"
         tensors = {names[tensor]: _hf_values(file, tensor) for tensor in shard}
-        save_file(tensors, directory / name, metadata={"format": "pt"})
+        _save(tensors, directory / name)
         places |= dict.fromkeys(tensors, name)
     if len(shards) > 1:
         total_bytes = sum(_num_bytes(file, name) for name in names)
         index_text = json.dumps({"metadata": {"total_size": total_bytes}, "weight_map": places}, indent=1)
         (directory / "model.safetensors.index.json").write_text(index_text)
+
+
+def _save(tensors: dict[str, npt.NDArray[np.float32]], path: Path) -> None:
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise ModelLoadError(f"cannot write {path}: {error}; is the disk full?") from error
+    path.chmod(0o644)  # safetensors creates files that only their owner can read
 
 
 def hf_name(file: GgufFile, name: str) -> str:

@@ -28,13 +28,14 @@ def resolve_model(name: str, progress: Callable[[str], None] | None = None) -> M
     """Finds a model, fetching or converting it when that has not been done yet.
 
     `name` is an alias, a directory, a GGUF file or a Hub id, tried in this order. `progress` is told, in whole
-    sentences, what takes long. Safe to call from several processes at once. Raises `ModelLoadError` that says what to do.
+    sentences, what takes long. Safe to call from several processes at once. Raises `ModelLoadError` that says what
+    to do.
     """
     tell = progress or _say_nothing
     if name == ALIAS:
         return ModelDirectory(demo_model(tell), name)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         _check_directory(path)
         return ModelDirectory(path.resolve(), name)
     if path.is_file() and path.suffix.lower() == ".gguf":

@@ -1,8 +1,8 @@
 """A model directory's safetensors, handed out one tensor at a time.
 
 Tensors are read straight into their own memory, never mapped: loading costs the size of the tensors and no page more.
-All headers are read and checked at construction, so that a broken file is found before a worker serves. Knows nothing of
-what the tensors mean.
+All headers are read and checked at construction, so that a broken file is found before a worker serves. Knows nothing
+of what the tensors mean.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SafetensorsSource:
         return self._place(name).shape
 
     def take(self, name: str) -> torch.Tensor:
-        """Reads one tensor into memory of its own, on the CPU, in the dtype it is stored in; may raise `ModelLoadError`."""
+        """Reads one tensor into memory of its own, on the CPU, in the dtype it is stored in."""
         place = self._place(name)
         tensor = torch.empty(place.shape, dtype=place.dtype)
         try:
@@ -122,7 +122,7 @@ class SafetensorsSource:
 
 
 def check_tensors(source: SafetensorsSource, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises `ModelLoadError` for the first tensor, by name, that is missing or not of the `expected` shape. Reads none."""
+    """Raises `ModelLoadError` for the first tensor, by name, that is missing or not of the shape `expected`."""
     for name in sorted(expected):
         found = source.shape(name)
         if found != tuple(expected[name]):
