@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.attention import select_attention
+from engine.cuda_graphs import DecodeGraphs, cuda_capture
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.kv_cache import KvCache, num_blocks_for_memory, resolve_kv_dtype
@@ -39,6 +40,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     num_blocks: int | None = None
     attention: str = "auto"
+    use_cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         if self.compute_dtype not in ("auto", *COMPUTE_DTYPES):
@@ -74,7 +76,10 @@ def build_engine(settings: EngineConfig, config: ModelConfig, source: WeightSour
         dtype=kv_dtype,
         block_size=settings.block_size,
     )
-    return Engine(decoder, KvCache(layout, _num_blocks(settings, layout, decoder), device), attention)
+    cache = KvCache(layout, _num_blocks(settings, layout, decoder), device)
+    has_graphs = settings.use_cuda_graphs and device.type == "cuda" and attention.is_graph_safe
+    graphs = DecodeGraphs(decoder, cache, attention, cuda_capture()) if has_graphs else None
+    return Engine(decoder, cache, attention, graphs)
 
 
 def _device(name: str) -> torch.device:

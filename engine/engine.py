@@ -10,6 +10,7 @@ import torch
 
 from engine.attention.interface import AttentionBackend, build_metadata
 from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
+from engine.cuda_graphs import DecodeGraphs
 from engine.decoder import Decoder
 from engine.kv_cache import KvCache
 from engine.model_config import ModelConfig
@@ -21,10 +22,13 @@ from protocol.layout import KvLayout
 class Engine:
     """A model, its KV cache and a way to attend. Belongs to one thread."""
 
-    def __init__(self, decoder: Decoder, cache: KvCache, attention: AttentionBackend) -> None:
+    def __init__(
+        self, decoder: Decoder, cache: KvCache, attention: AttentionBackend, graphs: DecodeGraphs | None = None
+    ) -> None:
         self.cache = cache
         self._decoder = decoder
         self._attention = attention
+        self._graphs = graphs
 
     @property
     def config(self) -> ModelConfig:
@@ -77,9 +81,11 @@ class Engine:
         with torch.inference_mode():
             token_ids = torch.tensor([token for part in batch.slices for token in part.token_ids], device=device)
             metadata = build_metadata(batch, self.layout.block_size, device)
-            attention = self._attention.begin(metadata, self.cache)
             # A batch whose every token is asked for (a decode) needs no selection.
             is_all = rows is None or len(rows) == batch.num_tokens
+            if is_all and self._graphs is not None and self._graphs.can_run(metadata):
+                return self._graphs.run(token_ids, metadata)
+            attention = self._attention.begin(metadata, self.cache)
             wanted = None if is_all else torch.tensor(rows, dtype=torch.int64, device=device)
             hidden = self._decoder.hidden(token_ids, metadata.positions, attention, wanted)
             return self._decoder.logits(hidden) if hidden.shape[0] else None

@@ -82,7 +82,7 @@ def filtered_weights(logits: torch.Tensor, params: Sequence[SamplingParams]) -> 
         weights[rows] = weights[rows].masked_fill_(logits[rows] < highest.gather(1, last), 0.0)
     rows = [row for row, each in enumerate(params) if each.top_p < 1.0]
     if rows:
-        shares = _column([params[row].top_p for row in rows], logits).double()
+        shares = _column([params[row].top_p for row in rows], logits, torch.float64)
         weights[rows] = _keep_top_p(weights[rows], shares)
     if any(each.min_p for each in params):
         weights.masked_fill_(weights < _column([each.min_p for each in params], logits), 0.0)
@@ -120,5 +120,5 @@ def _logprobs(
     }
 
 
-def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=like.device)[:, None]
+def _column(values: Sequence[float], like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device=like.device)[:, None]

@@ -14,7 +14,7 @@ from tests.support.tiny_model import tiny_weights
 
 
 def hf_logits(raw: dict[str, Any], token_ids: list[int], seed: int = 0) -> torch.Tensor:
-    """Float32 logits `[T, vocab_size]` of the prompt, by transformers' eager attention, with the weights of `tiny_weights`.
+    """Float32 logits `[T, vocab_size]` by transformers' eager attention, with the weights of `tiny_weights`.
 
     Fails unless the tensors that the family expects are exactly those of the transformers model.
     """

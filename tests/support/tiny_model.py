@@ -136,12 +136,12 @@ class _Draw:
 
     def __call__(self) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self._generator_seed)
-        noise = torch.randn(self._shape, generator=generator)
+        noise: torch.Tensor = torch.randn(self._shape, generator=generator)
         if self._name.endswith("norm.weight"):
-            return 0.2 * noise + (0.0 if self._config.is_norm_offset else 1.0)
+            return noise.mul(0.2).add(0.0 if self._config.is_norm_offset else 1.0)
         if self._name.endswith("bias"):
-            return 0.3 * noise
+            return noise.mul(0.3)
         if self._name == "model.embed_tokens.weight":
             # Small, or a model with a tied head would only ever repeat its last token.
-            return noise * (0.25 if self._config.is_tied else 1.0) / self._config.embedding_scale
-        return noise * 1.5 / self._shape[-1] ** 0.5
+            return noise.mul(0.25 if self._config.is_tied else 1.0).div(self._config.embedding_scale)
+        return noise.mul(1.5 * self._shape[-1] ** -0.5)

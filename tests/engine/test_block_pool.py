@@ -1,0 +1,122 @@
+"""Blocks: never lost, never handed out twice, given back exactly once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from engine.block_pool import BlockPool, BlockTable
+from protocol.errors import ConfigError, IllegalMove, OutOfBlocks
+
+NUM_BLOCKS = 12
+BLOCK_SIZE = 4
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Tables that grow and end, and holders that share, in any order, against a plain count."""
+
+    tables: Bundle[BlockTable] = Bundle("tables")
+    shares: Bundle[list[int]] = Bundle("shares")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(NUM_BLOCKS)
+        self.holders: dict[int, int] = {}
+
+    @rule(target=tables)
+    def open_table(self) -> BlockTable:
+        return BlockTable(self.pool, BLOCK_SIZE)
+
+    @rule(table=tables, num_tokens=st.integers(0, 70))
+    def grow(self, table: BlockTable, num_tokens: int) -> None:
+        before = list(table.block_ids)
+        needed = table.num_missing(num_tokens)
+        free = self.pool.num_free
+        try:
+            table.ensure(num_tokens)
+        except OutOfBlocks:
+            assert needed > free
+            assert list(table.block_ids) == before
+            return
+        assert list(table.block_ids[: len(before)]) == before
+        assert len(table.block_ids) * BLOCK_SIZE >= num_tokens
+        for block in table.block_ids[len(before) :]:
+            assert block not in self.holders
+            self.holders[block] = 1
+
+    @rule(table=consumes(tables))
+    def end(self, table: BlockTable) -> None:
+        self._drop(list(table.block_ids))
+        table.release()
+        with pytest.raises(IllegalMove):
+            table.release()
+        with pytest.raises(IllegalMove):
+            table.ensure(1)
+
+    @rule(target=shares, table=tables)
+    def share(self, table: BlockTable) -> list[int]:
+        blocks = list(table.block_ids)
+        self.pool.share(blocks)
+        for block in blocks:
+            self.holders[block] += 1
+        return blocks
+
+    @rule(blocks=consumes(shares))
+    def unshare(self, blocks: list[int]) -> None:
+        self.pool.release(blocks)
+        self._drop(blocks)
+
+    @invariant()
+    def pool_agrees_with_the_count(self) -> None:
+        self.pool.check_integrity()
+        assert self.pool.num_free + len(self.holders) == NUM_BLOCKS
+        assert all(self.pool.num_holders(block) == count for block, count in self.holders.items())
+
+    def _drop(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self.holders[block] -= 1
+            if not self.holders[block]:
+                del self.holders[block]
+
+
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPoolMachine = PoolMachine.TestCase
+
+
+def test_a_failed_allocation_takes_nothing() -> None:
+    """When fewer blocks are free than asked for, none is taken."""
+    pool = BlockPool(4)
+    pool.allocate(3)
+    with pytest.raises(OutOfBlocks, match="2 blocks are needed and 1 of 4 are free"):
+        pool.allocate(2)
+    assert pool.num_free == 1
+
+
+@pytest.mark.parametrize("blocks", [[0, 3], [0, 0], [0, 9], [-1]])
+def test_a_wrong_release_changes_nothing(blocks: list[int]) -> None:
+    """Blocks that are free, unknown or named twice cannot be released, and the others of the call keep their holder."""
+    pool = BlockPool(4)
+    assert pool.allocate(3) == [0, 1, 2]
+    with pytest.raises(IllegalMove):
+        pool.release(blocks)
+    pool.check_integrity()
+    assert pool.num_free == 1
+
+
+def test_a_free_block_cannot_be_shared() -> None:
+    """Only a held block can get another holder."""
+    pool = BlockPool(2)
+    with pytest.raises(IllegalMove, match="block 1"):
+        pool.share([1])
+
+
+def test_sizes_must_make_sense() -> None:
+    """A pool without blocks, a table of empty blocks and a negative allocation are refused."""
+    with pytest.raises(ConfigError):
+        BlockPool(0)
+    with pytest.raises(ConfigError):
+        BlockTable(BlockPool(1), 0)
+    with pytest.raises(ConfigError):
+        BlockPool(1).allocate(-1)
