@@ -1,4 +1,4 @@
-"""One tree of errors. Each says what happened (`code`), whose fault it is (`blame`) and whether to try again (`retryable`).
+"""One tree of errors. Each says what happened (`code`), whose fault it is (`blame`), whether to retry (`retryable`).
 
 Raised where the fault is known, translated once at each edge: to HTTP in the router, to gRPC status codes between
 processes (`to_wire` / `from_wire`), to an exit code in the command line.
@@ -135,8 +135,14 @@ class TransferError(KvferryError):
     retryable = True
 
 
+class NotConnected(TransferError):
+    """Two workers have not shaken hands, so that none of them may write to the other."""
+
+    code = "not_connected"
+
+
 class BadChunk(TransferError):
-    """A landed chunk did not verify (magic, version, fingerprint, range, length or digest). None of its bytes was used."""
+    """A landed chunk did not verify: magic, version, fingerprint, range, length or digest. None of its bytes was used."""
 
     code = "bad_chunk"
 

@@ -57,11 +57,11 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("worker", "role", "layout", "address", "num_blocks", "max_context_tokens", "device", "num_threads", "cores", "process_id", "host")
+    __slots__ = ("worker", "role", "layout", "target", "num_blocks", "max_context_tokens", "device", "num_threads", "cores", "process_id", "host", "transport")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -69,10 +69,11 @@ class WorkerDescription(_message.Message):
     CORES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerId
     role: str
     layout: Layout
-    address: PeerAddress
+    target: str
     num_blocks: int
     max_context_tokens: int
     device: str
@@ -80,7 +81,8 @@ class WorkerDescription(_message.Message):
     cores: _containers.RepeatedScalarFieldContainer[int]
     process_id: int
     host: str
-    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., role: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., address: _Optional[_Union[PeerAddress, _Mapping]] = ..., num_blocks: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., device: _Optional[str] = ..., num_threads: _Optional[int] = ..., cores: _Optional[_Iterable[int]] = ..., process_id: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+    transport: str
+    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., role: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., target: _Optional[str] = ..., num_blocks: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., device: _Optional[str] = ..., num_threads: _Optional[int] = ..., cores: _Optional[_Iterable[int]] = ..., process_id: _Optional[int] = ..., host: _Optional[str] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -241,10 +243,14 @@ class AcceptRequest(_message.Message):
     def __init__(self, address: _Optional[_Union[PeerAddress, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
 class AcceptReply(_message.Message):
-    __slots__ = ("description",)
-    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    description: WorkerDescription
-    def __init__(self, description: _Optional[_Union[WorkerDescription, _Mapping]] = ...) -> None: ...
+    __slots__ = ("address", "layout", "link_test")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    LINK_TEST_FIELD_NUMBER: _ClassVar[int]
+    address: PeerAddress
+    layout: Layout
+    link_test: Ticket
+    def __init__(self, address: _Optional[_Union[PeerAddress, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., link_test: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("worker",)
@@ -317,14 +323,12 @@ class TokensRequest(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class TokenBatch(_message.Message):
-    __slots__ = ("tokens", "failures", "starts")
+    __slots__ = ("tokens", "failures")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
-    STARTS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
-    starts: _containers.RepeatedCompositeFieldContainer[RequestStart]
-    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., starts: _Optional[_Iterable[_Union[RequestStart, _Mapping]]] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ...) -> None: ...
 
 class RequestFailure(_message.Message):
     __slots__ = ("request_id", "code", "message")
@@ -335,11 +339,3 @@ class RequestFailure(_message.Message):
     code: str
     message: str
     def __init__(self, request_id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
-
-class RequestStart(_message.Message):
-    __slots__ = ("request_id", "num_cached_tokens")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    request_id: str
-    num_cached_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...

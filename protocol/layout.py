@@ -28,8 +28,8 @@ class KvDtype(StrEnum):
 class KvLayout:
     """One worker's KV cache: pool `[layer, k|v, block, slot, kv_head, head_dim]` of `dtype`.
 
-    `model_fingerprint` names the weights. Block size and dtype may differ between two workers that exchange KV; everything
-    else may not.
+    `model_fingerprint` names the weights. Block size and dtype may differ between two workers that exchange KV; nothing
+    else may.
     """
 
     model_fingerprint: str
@@ -70,6 +70,6 @@ def check_compatible(sender: KvLayout, receiver: KvLayout) -> None:
 def wire_dtype(sender: KvDtype, receiver: KvDtype) -> KvDtype:
     """The element type that crosses: the narrower of the two, the sender's when they are equally wide.
 
-    What the receiver stores is the same as if the sender's own type had crossed, and no byte is sent that would be dropped.
+    The receiver stores the same as if the sender's own type had crossed, and no byte is sent that would be dropped.
     """
     return receiver if receiver.num_bytes < sender.num_bytes else sender

@@ -26,8 +26,8 @@ TERMINAL = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
 _ANYWHERE = frozenset({Phase.CANCELLED, Phase.FAILED})
 
 LEGAL_MOVES: dict[Phase, frozenset[Phase]] = {
-    # A decode worker reserves before it waits for KV; a prefill worker and local prefill start computing from the queue.
-    Phase.WAITING: frozenset({Phase.LANDING, Phase.PREFILLING, Phase.DECODING}) | _ANYWHERE,
+    # A decode worker reserves before it waits for KV; prompts are computed straight from the queue.
+    Phase.WAITING: frozenset({Phase.LANDING, Phase.PREFILLING}) | _ANYWHERE,
     # KV on its way in. If it does not arrive whole, the decode worker computes it (PREFILLING by way of WAITING).
     Phase.LANDING: frozenset({Phase.WAITING, Phase.DECODING, Phase.FINISHED}) | _ANYWHERE,
     Phase.PREFILLING: frozenset({Phase.SHIPPING, Phase.DECODING, Phase.PREEMPTED, Phase.FINISHED}) | _ANYWHERE,

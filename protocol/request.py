@@ -25,8 +25,8 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How a token is drawn. Together with logits and position it determines the token: nothing else is random.
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch their filters off. `num_logprobs` is the number of
-    most likely tokens reported beside the drawn one; None reports nothing.
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch their filters off. `num_logprobs` is the number
+    of most likely tokens reported beside the drawn one; None reports nothing.
     """
 
     temperature: float = 1.0

@@ -1,4 +1,4 @@
-"""The error tree across gRPC: status codes for people and tools, the exact error in trailing metadata for kvferry itself."""
+"""The error tree across gRPC: status codes for people and tools, the exact error in trailing metadata for kvferry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATUS: dict[type[KvferryError], grpc.StatusCode] = {
 
 
 def status_of(error: KvferryError) -> grpc.StatusCode:
-    """The gRPC status code of an error: that of its nearest class that has one, else by its blame and whether to retry."""
+    """The gRPC status code of an error: its nearest class's, else by its blame and whether to retry."""
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind]

@@ -21,10 +21,10 @@ class LandingZone:
 class Ticket:
     """One granted transfer.
 
-    Invariants: `slots` is the window (indices into the decode worker's landing zone); a chunk may be written to a slot of
-    the window that is unused or whose credit has come back. Tokens `[first_token, num_tokens)` cross; those before are in
-    the decode worker's prefix cache already. `generation` is unique within the decode worker's incarnation. Seconds in
-    `lease_s` count from the moment the ticket was issued and are renewed by every chunk that lands.
+    Invariants: `slots` is the window (indices into the decode worker's landing zone); a chunk may be written to a slot
+    of the window that is unused or whose credit has come back. Tokens `[first_token, num_tokens)` cross; those before
+    are in the decode worker's prefix cache already. `generation` is unique within the decode worker's incarnation.
+    `lease_s` counts from the moment the ticket was issued, and anew from every chunk that lands.
     """
 
     request_id: str
