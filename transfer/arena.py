@@ -19,7 +19,9 @@ class Arena:
 
     def __init__(self, num_slots: int, slot_bytes: int) -> None:
         if num_slots < 1 or slot_bytes < PAGE_BYTES or slot_bytes % PAGE_BYTES:
-            raise ConfigError(f"an arena needs at least 1 slot of a multiple of {PAGE_BYTES} bytes, got {num_slots} of {slot_bytes}")
+            raise ConfigError(
+                f"an arena needs at least 1 slot of a multiple of {PAGE_BYTES} bytes, got {num_slots} of {slot_bytes}"
+            )
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self._memory = mmap.mmap(-1, num_slots * slot_bytes)

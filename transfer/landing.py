@@ -10,64 +10,30 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from protocol.errors import BadChunk, Cancelled, KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.errors import (
+    BadChunk,
+    Cancelled,
+    KvferryError,
+    NotConnected,
+    StaleTicket,
+    TransferError,
+    WorkerUnavailable,
+)
 from protocol.ids import WorkerId
-from protocol.layout import KvDtype
+from protocol.layout import KvDtype, KvLayout, check_compatible, wire_dtype
 from protocol.ticket import Ticket
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
+from transfer.landing_contract import LandingConfig, LandingEnded, LandingRequest, Unpacker
 from transfer.slots import SlotPool
 from transfer.transport import PeerAddress, Transport
 
 log = logging.getLogger(__name__)
-
-
-class Unpacker(Protocol):
-    """Verifies a landed chunk and copies it into the cache."""
-
-    def unpack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> None:
-        """Raises `BadChunk` or `StaleTicket`, with nothing copied, unless the chunk is exactly the ticket's.
-
-        An empty `block_ids` verifies only: the chunk is a link test's.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LandingConfig:
-    """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again."""
-
-    window_slots: int = 4
-    lease_s: float = 10.0
-    revoke_again_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class LandingRequest:
-    """What is to land: tokens `[first_token, num_tokens)` from `prefill_worker`, in chunks of `chunk_tokens`."""
-
-    request_id: str
-    prefill_worker: WorkerId
-    first_token: int
-    num_tokens: int
-    chunk_tokens: int
-    dtype: KvDtype
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LandingEnded:
-    """The end of one ticket. Without `error` every chunk is in the cache."""
-
-    ticket: Ticket
-    error: KvferryError | None
-    num_bytes: int
 
 
 @dataclass(slots=True)
@@ -108,7 +74,7 @@ class Receiver:
         self._unpacker = unpacker
         self._lock = threading.Lock()  # guards slots and _open against `reserve`, which runs on another thread
         self._next_generation = 1
-        self._peers: set[WorkerId] = set()
+        self._peers: dict[WorkerId, KvDtype] = {}  # and what crosses from each
         self._open: dict[int, _Landing] = {}
         self._closing: dict[int, _Closing] = {}
         self._ended: deque[LandingEnded] = deque()
@@ -123,10 +89,9 @@ class Receiver:
         return self._transport.address()
 
     def reserve(self, request: LandingRequest, now: float) -> Ticket:
-        """Grants a ticket. Raises, changing nothing, `OutOfSlots` when no slot is free, `WorkerUnavailable` for a stranger."""
-        if request.prefill_worker not in self._peers:
-            raise WorkerUnavailable(f"{request.prefill_worker} is not connected to {self.worker}")
-        num_chunks = -(-(request.num_tokens - request.first_token) // request.chunk_tokens)
+        """Grants a ticket. Raises, changing nothing, `OutOfSlots` when no slot is free, `NotConnected` for a stranger."""
+        chunk_tokens = self.chunk_tokens_from(request.prefill_worker)
+        num_chunks = -(-(request.num_tokens - request.first_token) // chunk_tokens)
         with self._lock:
             generation = self._next_generation
             slots = self.slots.lend(generation, min(num_chunks, self.config.window_slots))
@@ -140,8 +105,8 @@ class Receiver:
                 slot_bytes=self._arena.slot_bytes,
                 first_token=request.first_token,
                 num_tokens=request.num_tokens,
-                chunk_tokens=request.chunk_tokens,
-                dtype=request.dtype,
+                chunk_tokens=chunk_tokens,
+                dtype=self._peers[request.prefill_worker],
                 lease_s=self.config.lease_s,
             )
             self._open[generation] = _Landing(ticket, request.block_ids, now + self.config.lease_s)
@@ -156,9 +121,20 @@ class Receiver:
         """Tickets that have ended since the last call."""
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
-    def connect(self, peer: PeerAddress) -> Future[None]:
-        """Makes a prefill worker able to write here, and forgets its earlier incarnations."""
-        return self.commands.submit(lambda: self._connect(peer))
+    def connect(self, peer: PeerAddress, layout: KvLayout) -> Future[None]:
+        """Makes a prefill worker able to write here, and forgets its earlier incarnations.
+
+        Raises `LayoutMismatch` at once, naming the field, when its KV could not be used here.
+        """
+        check_compatible(layout, self._unpacker.layout)
+        return self.commands.submit(lambda: self._connect(peer, layout))
+
+    def chunk_tokens_from(self, worker: WorkerId) -> int:
+        """Tokens in a chunk of this prefill worker. Raises `NotConnected` when it is a stranger."""
+        dtype = self._peers.get(worker)
+        if dtype is None:
+            raise NotConnected(f"{worker} is not connected to {self.worker}")
+        return self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes)
 
     def forget(self, worker: WorkerId) -> Future[None]:
         """Ends all that a worker had open. Call it only when that incarnation is gone and cannot write any more."""
@@ -259,14 +235,14 @@ class Receiver:
         with self._lock:
             self.slots.free(frame.generation)
 
-    def _connect(self, peer: PeerAddress) -> None:
+    def _connect(self, peer: PeerAddress, layout: KvLayout) -> None:
         for known in [one for one in self._peers if one.name == peer.worker.name and one != peer.worker]:
             self._forget(known)
         self._transport.connect(peer)
-        self._peers.add(peer.worker)
+        self._peers[peer.worker] = wire_dtype(layout.dtype, self._unpacker.layout.dtype)
 
     def _forget(self, worker: WorkerId) -> None:
-        self._peers.discard(worker)
+        self._peers.pop(worker, None)
         self._transport.disconnect(worker)
         for generation, landing in list(self._open.items()):
             if landing.ticket.prefill_worker == worker:

@@ -203,7 +203,9 @@ class Sender:
             request = one.write.request
             if state is WriteState.DONE:
                 seconds = time.monotonic() - one.posted_at
-                self.links[request.peer] = self.links.get(request.peer, LinkEstimate()).sample(request.num_bytes, seconds)
+                self.links[request.peer] = self.links.get(request.peer, LinkEstimate()).sample(
+                    request.num_bytes, seconds
+                )
             elif (shipment := self._open.get(one.key)) is not None:
                 shipment.fail(TransferError(f"a write to {request.peer} failed"))
         num_settled = len(self._in_flight) - len(still)

@@ -1,0 +1,58 @@
+"""What the landing side is given and what it answers: values, and the interface of the codec that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.errors import KvferryError
+from protocol.ids import WorkerId
+from protocol.layout import KvDtype, KvLayout
+from protocol.ticket import Ticket
+
+
+class Unpacker(Protocol):
+    """Verifies a landed chunk and copies it into the cache."""
+
+    layout: KvLayout
+
+    def chunk_tokens(self, dtype: KvDtype, slot_bytes: int) -> int:
+        """Most tokens of one chunk that fits into a slot. Raises `ConfigError` when not even one block does."""
+        ...
+
+    def unpack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> None:
+        """Raises `BadChunk` or `StaleTicket`, with nothing copied, unless the chunk is exactly the ticket's.
+
+        An empty `block_ids` verifies only: the chunk is a link test's.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LandingConfig:
+    """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again."""
+
+    window_slots: int = 4
+    lease_s: float = 10.0
+    revoke_again_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LandingRequest:
+    """What is to land: tokens `[first_token, num_tokens)` from `prefill_worker`. No `block_ids`: it is a link test."""
+
+    request_id: str
+    prefill_worker: WorkerId
+    first_token: int
+    num_tokens: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LandingEnded:
+    """The end of one ticket. Without `error` every chunk is in the cache."""
+
+    ticket: Ticket
+    error: KvferryError | None
+    num_bytes: int
