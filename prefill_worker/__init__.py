@@ -1,0 +1,1 @@
+"""Reads prompts in chunks and ships their KV while the next chunk computes. Knows nothing of HTTP."""

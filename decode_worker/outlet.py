@@ -1,0 +1,60 @@
+"""Where a worker's tokens go: one outlet per router, one batch per step, never a message per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from protocol.errors import KvferryError
+from protocol.request import GeneratedToken
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The end of a request by an error."""
+
+    request_id: str
+    error: KvferryError
+
+
+@dataclass(slots=True)
+class OutletBatch:
+    """What one step has for one router."""
+
+    tokens: list[GeneratedToken] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Outlets:
+    """Collects during a step, delivers at its end. A router without a subscription loses what is for it: it is gone."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, Callable[[OutletBatch], None]] = {}
+        self._pending: dict[str, OutletBatch] = {}
+
+    def subscribe(self, router_id: str, deliver: Callable[[OutletBatch], None]) -> None:
+        """Sends a router's batches to `deliver`, which is called on the step thread and must not block."""
+        self._subscribers[router_id] = deliver
+
+    def unsubscribe(self, router_id: str, deliver: Callable[[OutletBatch], None]) -> bool:
+        """Ends a subscription; false if another has taken its place."""
+        if self._subscribers.get(router_id) is not deliver:
+            return False
+        del self._subscribers[router_id]
+        return True
+
+    def add_token(self, router_id: str, token: GeneratedToken) -> None:
+        """A token for a router's request."""
+        self._pending.setdefault(router_id, OutletBatch()).tokens.append(token)
+
+    def add_failure(self, router_id: str, request_id: str, error: KvferryError) -> None:
+        """The end of a router's request by an error."""
+        self._pending.setdefault(router_id, OutletBatch()).failures.append(Failure(request_id, error))
+
+    def publish(self) -> None:
+        """Delivers what has been collected."""
+        pending, self._pending = self._pending, {}
+        for router_id, batch in pending.items():
+            deliver = self._subscribers.get(router_id)
+            if deliver is not None:
+                deliver(batch)

@@ -1,0 +1,270 @@
+"""The decode worker: admits, lands, decodes in one continuous batch, and reads prompts itself when nobody else can.
+
+One thread calls `tick`; requests come in from any other through `reserve`, `decode`, `generate` and `cancel`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from decode_worker.admission import Admission
+from decode_worker.config import DecodeConfig
+from decode_worker.outlet import Outlets
+from decode_worker.sequence import DecodeSequence, Reservation
+from engine.batch import StepBatch, StepResult
+from engine.block_pool import BlockPool
+from engine.engine import Engine
+from protocol.errors import BadRequest, Cancelled, DeadlineExceeded, KvferryError, OutOfBlocks, Overloaded, StaleTicket
+from protocol.ids import WorkerId
+from protocol.phase import Phase, PhaseRecord
+from protocol.request import GeneratedToken, GenerateRequest
+from protocol.ticket import Ticket
+from scheduling.admission import choose_victim
+from scheduling.budget import StepLimits, plan_step
+from transfer.commands import CommandQueue
+from transfer.landing import Receiver
+from transfer.landing_contract import LandingRequest
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+class DecodeWorker:
+    """Generates with `engine` from KV that `receiver` lands."""
+
+    def __init__(
+        self,
+        identity: WorkerId,
+        engine: Engine,
+        receiver: Receiver,
+        config: DecodeConfig,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.identity = identity
+        self.engine = engine
+        self.pool = BlockPool(engine.num_blocks)
+        self.receiver = receiver
+        self.config = config
+        self.outlets = Outlets()
+        self.sequences: dict[str, DecodeSequence] = {}
+        self.admission = Admission(engine, self.pool, receiver, self.sequences, config)
+        self.num_steps = 0
+        self.num_preemptions = 0
+        self.num_local_prefill_tokens = 0
+        self._clock = clock
+        self._inbox = CommandQueue()
+        self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
+        self._num_arrived = 0
+        receiver.on_ended = self.bell.set
+
+    @property
+    def bell(self) -> threading.Event:
+        """Rung when there is something to do."""
+        return self._inbox.bell
+
+    def reserve(
+        self, request: GenerateRequest, prefill_worker: WorkerId, router_id: str, deadline_s: float
+    ) -> Future[Ticket]:
+        """Asks for blocks and landing slots for a prompt that `prefill_worker` will read. The future waits its turn."""
+        reservation = Reservation(prefill_worker)
+        arrived = self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, reservation))
+        arrived.add_done_callback(lambda done: _fail_with(reservation.ticket, done))
+        return reservation.ticket
+
+    def generate(self, request: GenerateRequest, router_id: str, deadline_s: float) -> Future[None]:
+        """Queues a request whose prompt is read here; its tokens go to the router's outlet."""
+        return self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, None))
+
+    def decode(self, request_id: str, generation: int, first_token: GeneratedToken) -> Future[None]:
+        """Tells the first token, which the client has already; the rest follows once the KV is here. Tokens from index 1 on
+        go to the router's outlet. Raises `StaleTicket` in the future when the ticket is not this request's.
+        """
+        return self._inbox.submit(lambda: self._take_first_token(request_id, generation, first_token))
+
+    def cancel(self, request_id: str) -> Future[bool]:
+        """Ends a request wherever it stands, without a word to its outlet; true if it was known."""
+        return self._inbox.submit(lambda: self._cancel(request_id))
+
+    def cancel_router(self, router_id: str) -> Future[None]:
+        """Ends all requests of a router that is gone."""
+        return self._inbox.submit(lambda: self._cancel_router(router_id))
+
+    def reserve_link_test(self, test: LandingRequest) -> Ticket:
+        """Grants a ticket whose chunks are verified and unpacked nowhere. Raises `OutOfSlots`."""
+        return self.receiver.reserve(test, self._clock())
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens without KV that are to be computed here; those that wait for a landing are not among them."""
+        return sum(
+            one.work.num_uncached
+            for one in list(self.sequences.values())
+            if one.record.phase in (Phase.PREFILLING, Phase.PREEMPTED)
+            or (one.record.phase is Phase.WAITING and (one.reservation is None or one.has_first_token))
+        )
+
+    def tick(self, now: float) -> bool:
+        """One turn of the main loop; false when there was nothing to compute."""
+        num_commands = self._inbox.run_due()
+        self.expire(now)
+        self.admission.settle_landings(now)
+        self.admission.admit(now)
+        batch = self.next_batch(now)
+        if batch is not None:
+            self.settle(batch, self.step(batch, now), now)
+        self.outlets.publish()
+        return batch is not None or num_commands > 0
+
+    def expire(self, now: float) -> None:
+        """Ends what is past its deadline, and gives up KV that is overdue: it is computed here instead."""
+        for sequence in list(self.sequences.values()):
+            if now > sequence.expires_at:
+                self._fail(sequence, DeadlineExceeded("the request was not finished before its deadline"), now)
+            elif (
+                sequence.kv_due_at is not None and now > sequence.kv_due_at and sequence.landing_generation is not None
+            ):
+                log.warning("request %s: its KV is overdue", sequence.request.request_id)
+                sequence.kv_due_at = None
+                self.receiver.revoke(sequence.landing_generation)
+
+    def next_batch(self, now: float) -> StepBatch | None:
+        """Decodes first, oldest first, each with a block for its next token; then local prefill chunks."""
+        decoding = [one for one in self._in_phase(Phase.DECODING) if self._has_room(one, now)]
+        decoding = [
+            one for one in decoding if one.record.phase is Phase.DECODING
+        ]  # room may have cost a younger one its own
+        prefilling = self._in_phase(Phase.PREFILLING)
+        grants = plan_step([one.work for one in decoding], [one.work for one in prefilling], self._limits)
+        slices = tuple(self.sequences[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
+        return StepBatch(slices) if slices else None
+
+    def step(self, batch: StepBatch, now: float) -> StepResult | None:
+        """Runs the engine. A failure ends the requests of the batch and nothing else."""
+        self.num_steps += 1
+        try:
+            return self.engine.step(batch)
+        except Exception as error:
+            log.exception("a decode step failed")
+            failure = error if isinstance(error, KvferryError) else KvferryError(f"the decode step failed: {error}")
+            for part in batch.slices:
+                self._fail(self.sequences[part.request_id], failure, now)
+            return None
+
+    def settle(self, batch: StepBatch, result: StepResult | None, now: float) -> None:
+        """Books what was computed, appends what was drawn, and ends what is finished."""
+        if result is None:
+            return
+        for part in batch.slices:
+            sequence = self.sequences[part.request_id]
+            sequence.num_cached = part.end
+            if sequence.record.phase is Phase.PREFILLING:
+                self.num_local_prefill_tokens += part.num_tokens
+                if part.sampling is not None:
+                    sequence.move(now, Phase.DECODING)
+        for token in result.tokens:
+            sequence = self.sequences[token.request_id]
+            sequence.tokens.append(token.token_id)
+            finish = sequence.request.stop.verdict(token.token_id, sequence.num_generated)
+            index = sequence.num_generated - 1
+            self.outlets.add_token(
+                sequence.router_id, GeneratedToken(token.request_id, index, token.token_id, token.logprobs, finish)
+            )
+            if finish is not None:
+                self._end(sequence, Phase.FINISHED, now)
+
+    def check_idle(self) -> None:
+        """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
+        if self.sequences or self.admission.num_landings:
+            raise RuntimeError(f"not idle: {len(self.sequences)} requests, {self.admission.num_landings} landings")
+        self.pool.check_integrity()
+        self.receiver.slots.check_integrity()
+
+    def _in_phase(self, phase: Phase) -> list[DecodeSequence]:
+        found = [one for one in self.sequences.values() if one.record.phase is phase]
+        return sorted(found, key=lambda one: one.arrival)
+
+    def _has_room(self, sequence: DecodeSequence, now: float) -> bool:
+        """Makes sure of a block for the next token, at the cost of the youngest; false if that is the sequence itself."""
+        while sequence.record.phase is Phase.DECODING:
+            try:
+                sequence.held_table().ensure(sequence.num_cached + 1)
+                return True
+            except OutOfBlocks:
+                holders = [*self._in_phase(Phase.DECODING), *self._in_phase(Phase.PREFILLING)]
+                victim = choose_victim([one.work for one in holders])
+                self._preempt(self.sequences[victim.request_id] if victim else sequence, now)
+        return False
+
+    def _preempt(self, victim: DecodeSequence, now: float) -> None:
+        victim.drop_blocks()
+        victim.move(now, Phase.PREEMPTED)
+        self.num_preemptions += 1
+
+    def _enqueue(
+        self, request: GenerateRequest, router_id: str, deadline_s: float, reservation: Reservation | None
+    ) -> None:
+        if request.request_id in self.sequences:
+            raise BadRequest(f"request {request.request_id} is already here")
+        if self.admission.num_waiting >= self.config.max_waiting:
+            raise Overloaded(f"{self.admission.num_waiting} requests are waiting on {self.identity}")
+        self.admission.check_fits(request)
+        now = self._clock()
+        self._num_arrived += 1
+        self.sequences[request.request_id] = DecodeSequence(
+            request=request,
+            router_id=router_id,
+            arrival=self._num_arrived,
+            expires_at=now + deadline_s,
+            record=PhaseRecord(Phase.WAITING, now),
+            tokens=list(request.prompt_token_ids),
+            reservation=reservation,
+        )
+
+    def _take_first_token(self, request_id: str, generation: int, first_token: GeneratedToken) -> None:
+        sequence = self.sequences.get(request_id)
+        if sequence is None or sequence.record.phase is not Phase.LANDING or sequence.has_first_token:
+            raise StaleTicket(f"request {request_id} does not wait for a first token on {self.identity}")
+        if not self.admission.is_ticket_of(sequence, generation):
+            raise StaleTicket(f"ticket {generation} is not the one of request {request_id}")
+        sequence.tokens.append(first_token.token_id)
+        sequence.has_first_token = True
+        now = self._clock()
+        sequence.kv_due_at = now + self.config.kv_wait_s
+        self.admission.join_if_ready(sequence, now)
+
+    def _cancel(self, request_id: str) -> bool:
+        sequence = self.sequences.get(request_id)
+        if sequence is None:
+            return False
+        self._end(sequence, Phase.CANCELLED, self._clock(), Cancelled("the request was cancelled"))
+        return True
+
+    def _cancel_router(self, router_id: str) -> None:
+        for sequence in [one for one in self.sequences.values() if one.router_id == router_id]:
+            self._cancel(sequence.request.request_id)
+
+    def _fail(self, sequence: DecodeSequence, error: KvferryError, now: float) -> None:
+        self.outlets.add_failure(sequence.router_id, sequence.request.request_id, error)
+        self._end(sequence, Phase.FAILED, now, error)
+
+    def _end(self, sequence: DecodeSequence, phase: Phase, now: float, error: KvferryError | None = None) -> None:
+        """Takes a request out. Its blocks go at once, or when its landing has let go of them."""
+        sequence.move(now, phase)
+        del self.sequences[sequence.request.request_id]
+        if sequence.reservation is not None and error is not None and not sequence.reservation.ticket.done():
+            sequence.reservation.ticket.set_exception(error)
+        if sequence.landing_generation is not None:
+            self.receiver.revoke(sequence.landing_generation)
+        else:
+            sequence.drop_blocks()
+
+
+def _fail_with(ticket: Future[Ticket], arrived: Future[None]) -> None:
+    error = arrived.exception()
+    if error is not None:
+        ticket.set_exception(error)

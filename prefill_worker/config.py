@@ -1,0 +1,21 @@
+"""What a prefill worker may be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillConfig:
+    """`max_step_tokens` is the chunk budget of a step, over all prompts in it; `max_waiting` bounds the queue."""
+
+    max_step_tokens: int = 256
+    max_sequences: int = 8
+    max_waiting: int = 1024
+    order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        if min(self.max_step_tokens, self.max_sequences, self.max_waiting) < 1:
+            raise ConfigError(f"a prefill worker's bounds must be at least 1, got {self}")

@@ -1,0 +1,159 @@
+"""The prefill worker's request plane: protobuf in, plain calls on `PrefillWorker`, protobuf out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, NoReturn
+
+import grpc
+
+from prefill_worker.worker import PrefillWorker
+from protocol import kvferry_worker_pb2 as pb
+from protocol import kvferry_worker_pb2_grpc as rpc
+from protocol.description import WorkerDescription, description_to_wire
+from protocol.errors import KvferryError
+from protocol.ids import WorkerId
+from protocol.layout import check_compatible
+from protocol.rpc_errors import abort, from_rpc
+from protocol.rpc_server import CHANNEL_OPTIONS
+from protocol.wire import (
+    generation_from_wire,
+    layout_from_wire,
+    layout_to_wire,
+    ticket_from_wire,
+    token_to_wire,
+    worker_id_from_wire,
+    worker_id_to_wire,
+)
+from transfer.address_wire import address_from_wire, address_to_wire
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_S = 30.0
+SLOW_LINK_BYTES_PER_SECOND = 50e6
+"""Under this a link is logged as a warning: a 10 Gbit/s network gives twenty times as much."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
+    """Serves one `PrefillWorker`. Calls wait on its futures; none of them computes anything here."""
+
+    def __init__(self, worker: PrefillWorker) -> None:
+        self.description: WorkerDescription | None = None
+        self._worker = worker
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Adds both services to a server."""
+        rpc.add_WorkerServicer_to_server(self, server)
+        rpc.add_PrefillWorkerServicer_to_server(self, server)
+
+    async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.WorkerDescription:
+        """Who this is."""
+        if self.description is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker is still starting")
+        return description_to_wire(self.description)
+
+    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.WorkerStatus:
+        """Queue, blocks, slots and links, as they are now."""
+        worker, sender = self._worker, self._worker.sender
+        links = [
+            pb.Link(
+                peer=worker_id_to_wire(peer), transport=sender.protocols(), bytes_per_second=estimate.bytes_per_second
+            )
+            for peer, estimate in list(sender.links.items())
+        ]
+        return pb.WorkerStatus(
+            worker=worker_id_to_wire(worker.identity),
+            num_waiting=worker.num_waiting,
+            num_running=worker.num_running,
+            num_waiting_tokens=worker.num_waiting_tokens,
+            num_blocks=worker.pool.num_blocks,
+            num_free_blocks=worker.pool.num_free,
+            num_slots=sender.slots.num_slots,
+            num_free_slots=sender.slots.num_free,
+            num_steps=worker.num_steps,
+            num_transfers=worker.num_transfers,
+            num_transfer_failures=worker.num_transfer_failures,
+            transfer_bytes=worker.num_transfer_bytes,
+            num_local_prefill_tokens=worker.num_prefilled_tokens,
+            links=links,
+        )
+
+    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:
+        """Ends a request wherever it stands."""
+        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id))
+        return pb.CancelReply(was_known=was_known)
+
+    async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
+        """Ends all transfers to a decode worker that is gone."""
+        await asyncio.wrap_future(self._worker.sender.forget(worker_id_from_wire(request.worker)))
+        return pb.ForgetReply()
+
+    async def Prefill(self, request: pb.PrefillRequest, context: Context) -> pb.PrefillReply:
+        """Reads a prompt; answers as soon as the first token is drawn, while the tail of the KV is still on its way."""
+        try:
+            generation = generation_from_wire(request.generation)
+            ticket = ticket_from_wire(request.ticket) if request.HasField("ticket") else None
+            answer = self._worker.submit(generation, ticket, request.generation.deadline_s)
+            try:
+                done = await asyncio.wrap_future(answer)
+            except asyncio.CancelledError:
+                self._worker.cancel(generation.request_id)  # the router has gone away
+                raise
+        except KvferryError as error:
+            await _refuse(context, error)
+        return pb.PrefillReply(first_token=token_to_wire(done.first_token), num_cached_tokens=done.num_cached_tokens)
+
+    async def Connect(self, request: pb.ConnectRequest, context: Context) -> pb.ConnectReply:
+        """Shakes hands with a decode worker and tests the link with real chunks."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                return await self._connect(request.decode_target)
+        except TimeoutError:
+            await _refuse(
+                context, KvferryError(f"no handshake with {request.decode_target} in {HANDSHAKE_TIMEOUT_S} s")
+            )
+        except grpc.RpcError as error:
+            await _refuse(context, from_rpc(error, f"decode worker at {request.decode_target}"))
+        except KvferryError as error:
+            await _refuse(context, error)
+
+    async def _connect(self, decode_target: str) -> pb.ConnectReply:
+        worker, sender = self._worker, self._worker.sender
+        async with grpc.aio.insecure_channel(decode_target, options=CHANNEL_OPTIONS) as channel:
+            reply: pb.AcceptReply = await rpc.DecodeWorkerStub(channel).Accept(
+                pb.AcceptRequest(
+                    address=address_to_wire(sender.address()), layout=layout_to_wire(worker.engine.layout)
+                ),
+                timeout=HANDSHAKE_TIMEOUT_S,
+            )
+        check_compatible(worker.engine.layout, layout_from_wire(reply.layout))
+        peer = address_from_wire(reply.address)
+        await asyncio.wrap_future(sender.connect(peer))
+        rate = await self._test_link(peer.worker, reply.link_test)
+        return pb.ConnectReply(
+            decode_worker=worker_id_to_wire(peer.worker), transport=sender.protocols(), bytes_per_second=rate
+        )
+
+    async def _test_link(self, peer: WorkerId, message: pb.Ticket) -> float:
+        ticket = ticket_from_wire(message)
+        num_bytes = ticket.num_tokens * self._worker.engine.layout.elements_per_token * ticket.dtype.num_bytes
+        start = time.monotonic()
+        await asyncio.wrap_future(self._worker.test_link(ticket))
+        rate = num_bytes / (time.monotonic() - start)
+        is_slow = rate < SLOW_LINK_BYTES_PER_SECOND
+        log.log(
+            logging.WARNING if is_slow else logging.INFO,
+            "link %s -> %s: %s, %.2f GB/s packed and verified over %.1f MB%s",
+            *(self._worker.identity, peer, self._worker.sender.protocols(), rate / 1e9, num_bytes / 1e6),
+            ": slow, look at the network and at UCX_TLS" if is_slow else "",
+        )
+        return rate
+
+
+async def _refuse(context: Context, error: KvferryError) -> NoReturn:
+    await abort(context, error)
+    raise error

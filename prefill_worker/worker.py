@@ -1,0 +1,271 @@
+"""The prefill worker: admits prompts, runs them chunk by chunk, answers with the first token, ships the KV meanwhile.
+
+One thread calls `tick`; `submit` and `cancel` may be called from any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from engine.batch import SampledToken, StepBatch, StepResult
+from engine.block_pool import BlockPool, BlockTable
+from engine.engine import Engine
+from prefill_worker.config import PrefillConfig
+from prefill_worker.sequence import PrefillAnswer, PrefillSequence
+from protocol.errors import (
+    BadRequest,
+    Cancelled,
+    DeadlineExceeded,
+    KvferryError,
+    Overloaded,
+    PromptTooLong,
+    StaleTicket,
+)
+from protocol.ids import WorkerId
+from protocol.phase import Phase, PhaseRecord
+from protocol.request import FinishReason, GeneratedToken, GenerateRequest
+from protocol.ticket import Ticket
+from scheduling.admission import has_headroom
+from scheduling.budget import StepLimits, plan_step
+from scheduling.orders import ORDERS
+from transfer.commands import CommandQueue
+from transfer.shipping import Sender
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+class PrefillWorker:
+    """Computes prompts with `engine` and hands their KV to `sender`."""
+
+    def __init__(
+        self, identity: WorkerId, engine: Engine, sender: Sender, config: PrefillConfig, clock: Clock = time.monotonic
+    ) -> None:
+        self.identity = identity
+        self.engine = engine
+        self.pool = BlockPool(engine.num_blocks)
+        self.sender = sender
+        self.config = config
+        self.num_steps = 0
+        self.num_prefilled_tokens = 0
+        self.num_transfers = 0
+        self.num_transfer_failures = 0
+        self.num_transfer_bytes = 0
+        self._clock = clock
+        self._inbox = CommandQueue()
+        self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
+        self._order = ORDERS[config.order]
+        self._num_arrived = 0
+        self._waiting: dict[str, PrefillSequence] = {}
+        self._running: dict[str, PrefillSequence] = {}
+        self._shipping: dict[tuple[str, int], PrefillSequence] = {}
+        self._link_tests: dict[tuple[str, int], Future[None]] = {}
+        sender.on_ended = self.bell.set
+
+    @property
+    def bell(self) -> threading.Event:
+        """Rung when there is something to do."""
+        return self._inbox.bell
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts that have no blocks yet."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Prompts being computed or shipped."""
+        return len(self._running) + sum(one.request.request_id not in self._running for one in self._shipping.values())
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens that are still to be computed, waiting or running."""
+        sequences = [*self._waiting.values(), *self._running.values()]
+        return sum(one.work.num_uncached for one in sequences)
+
+    def submit(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> Future[PrefillAnswer]:
+        """Queues a prompt; without a ticket nothing is shipped. The future holds the first token or the error."""
+        answer: Future[PrefillAnswer] = Future()
+        self._inbox.submit(lambda: self._enqueue(request, ticket, deadline_s, answer))
+        return answer
+
+    def cancel(self, request_id: str) -> Future[bool]:
+        """Ends a request wherever it stands; true if it was known. Its blocks are free once its transfer is quiet."""
+        return self._inbox.submit(lambda: self._cancel(request_id))
+
+    def test_link(self, ticket: Ticket) -> Future[None]:
+        """Ships what happens to be in the cache under a link test's ticket; done when the last chunk has been taken."""
+        done: Future[None] = Future()
+        self._inbox.submit(lambda: self._start_link_test(ticket, done))
+        return done
+
+    def tick(self, now: float) -> bool:
+        """One turn of the main loop; false when there was nothing to compute."""
+        num_commands = self._inbox.run_due()
+        self.settle_shipments(now)
+        self.admit(now)
+        batch = self.next_batch()
+        if batch is not None:
+            self.settle(batch, self.step(batch), now)
+        return batch is not None or num_commands > 0
+
+    def admit(self, now: float) -> None:
+        """Gives blocks for their whole prompt to waiting requests, in order, while there is room."""
+        for sequence in [one for one in (*self._waiting.values(), *self._running.values()) if now > one.expires_at]:
+            self._end(sequence, DeadlineExceeded("the prompt was not computed before its deadline"), Phase.FAILED)
+        for sequence in sorted(self._waiting.values(), key=lambda one: self._order(one.work, now)):
+            num_needed = self.engine.layout.num_blocks_for(sequence.request.num_prompt_tokens)
+            if len(self._running) >= self.config.max_sequences or not has_headroom(num_needed, self.pool.num_free, 0):
+                return
+            sequence.table = BlockTable(self.pool, self.engine.layout.block_size)
+            sequence.table.ensure(sequence.request.num_prompt_tokens)
+            sequence.move(now, Phase.PREFILLING)
+            del self._waiting[sequence.request.request_id]
+            self._running[sequence.request.request_id] = sequence
+
+    def next_batch(self) -> StepBatch | None:
+        """Chunks of the running prompts, within the token budget."""
+        grants = plan_step([], [one.work for one in self._running.values()], self._limits)
+        slices = tuple(self._running[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
+        return StepBatch(slices) if slices else None
+
+    def step(self, batch: StepBatch) -> StepResult | None:
+        """Runs the engine. A failure ends the requests of the batch and nothing else."""
+        self.num_steps += 1
+        try:
+            return self.engine.step(batch)
+        except Exception as error:
+            log.exception("a prefill step failed")
+            failure = error if isinstance(error, KvferryError) else KvferryError(f"the prefill step failed: {error}")
+            for part in batch.slices:
+                self._end(self._running[part.request_id], failure, Phase.FAILED)
+            return None
+
+    def settle(self, batch: StepBatch, result: StepResult | None, now: float) -> None:
+        """Offers what was computed to the sender and answers the prompts that are through."""
+        if result is None:
+            return
+        for part in batch.slices:
+            sequence = self._running[part.request_id]
+            sequence.num_cached = part.end
+            self.num_prefilled_tokens += part.num_tokens
+            if sequence.ticket is not None:
+                self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids))
+        for token in result.tokens:
+            self._answer(self._running.pop(token.request_id), token, now)
+
+    def settle_shipments(self, now: float) -> None:
+        """Frees the blocks of prompts whose transfer has ended."""
+        for ended in self.sender.take_ended():
+            key = (str(ended.ticket.decode_worker), ended.ticket.generation)
+            if (link_test := self._link_tests.pop(key, None)) is not None:
+                _resolve(link_test, ended.error)
+                continue
+            sequence = self._shipping.pop(key)
+            self.num_transfers += 1
+            self.num_transfer_bytes += ended.num_bytes
+            if ended.error is not None:
+                self.num_transfer_failures += 1
+                log.warning("request %s: the transfer ended: %s", ended.ticket.request_id, ended.error)
+            sequence.ticket = None
+            if sequence.record.phase is Phase.SHIPPING:
+                sequence.move(now, Phase.FINISHED)
+            if sequence.record.is_terminal:
+                self._release(sequence)
+
+    def check_idle(self) -> None:
+        """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
+        if self._waiting or self._running or self._shipping:
+            raise RuntimeError(f"not idle: {len(self._waiting)}, {len(self._running)}, {len(self._shipping)}")
+        self.pool.check_integrity()
+        self.sender.slots.check_integrity()
+
+    def _enqueue(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, answer: Future[PrefillAnswer]
+    ) -> None:
+        now = self._clock()
+        try:
+            self._check(request, ticket)
+        except KvferryError as error:
+            # The ticket was not taken on: the decode worker's REVOKE will be answered CLOSED at once.
+            answer.set_exception(error)
+            return
+        self._num_arrived += 1
+        sequence = PrefillSequence(
+            request, ticket, self._num_arrived, now + deadline_s, PhaseRecord(Phase.WAITING, now), answer
+        )
+        self._waiting[request.request_id] = sequence
+        if ticket is not None:
+            # Kept alive from here on, however long the queue is.
+            self._shipping[str(ticket.decode_worker), ticket.generation] = sequence
+            self.sender.open(ticket, now)
+
+    def _start_link_test(self, ticket: Ticket, done: Future[None]) -> None:
+        num_blocks = self.engine.layout.num_blocks_for(ticket.num_tokens)
+        self._link_tests[str(ticket.decode_worker), ticket.generation] = done
+        self.sender.open(ticket, self._clock())
+        self.sender.computed(ticket, ticket.num_tokens, [index % self.pool.num_blocks for index in range(num_blocks)])
+
+    def _check(self, request: GenerateRequest, ticket: Ticket | None) -> None:
+        if len(self._waiting) >= self.config.max_waiting:
+            raise Overloaded(f"{len(self._waiting)} prompts are waiting on {self.identity}")
+        if request.request_id in self._waiting or request.request_id in self._running:
+            raise BadRequest(f"request {request.request_id} is already here")
+        if request.num_prompt_tokens > self.engine.max_tokens_per_sequence:
+            limit = self.engine.max_tokens_per_sequence
+            raise PromptTooLong(f"the prompt has {request.num_prompt_tokens} tokens, {self.identity} holds {limit}")
+        if ticket is not None and ticket.prefill_worker != self.identity:
+            raise StaleTicket(f"the ticket is for {ticket.prefill_worker}, this is {self.identity}")
+
+    def _answer(self, sequence: PrefillSequence, token: SampledToken, now: float) -> None:
+        request = sequence.request
+        finish: FinishReason | None = request.stop.verdict(token.token_id, 1)
+        first = GeneratedToken(request.request_id, 0, token.token_id, token.logprobs, finish)
+        if sequence.ticket is None:
+            sequence.move(now, Phase.FINISHED)
+            self._release(sequence)
+        else:
+            sequence.move(now, Phase.SHIPPING)
+            if finish is not None:
+                self.sender.abort(sequence.ticket, Cancelled("the answer ended with its first token"))
+        if sequence.answer.set_running_or_notify_cancel():
+            sequence.answer.set_result(PrefillAnswer(first, num_cached_tokens=0))
+
+    def _cancel(self, request_id: str) -> bool:
+        known = [*self._waiting.values(), *self._running.values(), *self._shipping.values()]
+        sequence = next((one for one in known if one.request.request_id == request_id), None)
+        if sequence is None or sequence.record.is_terminal:
+            return False
+        self._end(sequence, Cancelled("the request was cancelled"), Phase.CANCELLED)
+        return True
+
+    def _end(self, sequence: PrefillSequence, error: KvferryError, phase: Phase) -> None:
+        """Stops computing at once; blocks go when the transfer, if any, has let go of them."""
+        self._waiting.pop(sequence.request.request_id, None)
+        self._running.pop(sequence.request.request_id, None)
+        sequence.move(self._clock(), phase)
+        if not sequence.answer.done() and sequence.answer.set_running_or_notify_cancel():
+            sequence.answer.set_exception(error)
+        if sequence.ticket is None:
+            self._release(sequence)
+        else:
+            self.sender.abort(sequence.ticket, error)
+
+    def _release(self, sequence: PrefillSequence) -> None:
+        if sequence.table is not None:
+            sequence.table.release()
+            sequence.table = None
+
+
+def _resolve(future: Future[None], error: KvferryError | None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
