@@ -1,0 +1,161 @@
+"""The set of workers: joins them, links every prefill to every decode worker, pings them, and knows who may be chosen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import KvferryError, NotReady
+from router.fleet.clients import DecodeClient, PrefillClient
+from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
+from router.fleet.member import Member
+from router.fleet.pairing import DecodeLoad, Pair, PairingQuestion, PairPolicy, PrefillLoad, least_wait
+from router.generation import Readiness, WorkerReadiness
+
+log = logging.getLogger(__name__)
+
+PING_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTarget:
+    """Where a worker's request plane listens, and what it is."""
+
+    role: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """Makes clients; tests give their own."""
+
+    prefill: Callable[[str, str], PrefillClient] = GrpcPrefillClient
+    decode: Callable[[str, str], DecodeClient] = GrpcDecodeClient
+
+
+class Fleet:
+    """All methods belong to one event loop."""
+
+    def __init__(
+        self, connector: Connector | None = None, policy: PairPolicy = least_wait, min_remote_tokens: int = 0
+    ) -> None:
+        self.router_id = secrets.token_hex(8)
+        self.prefills: dict[str, Member[PrefillClient]] = {}
+        self.decodes: dict[str, Member[DecodeClient]] = {}
+        self._connector = connector or Connector()
+        self._policy = policy
+        self._min_remote_tokens = min_remote_tokens
+        self._pinger: asyncio.Task[None] | None = None
+        self.proven: str | None = None
+
+    @property
+    def members(self) -> list[Member[Any]]:
+        """All workers, prefill first."""
+        return [*self.prefills.values(), *self.decodes.values()]
+
+    async def join(self, targets: Sequence[WorkerTarget]) -> None:
+        """Adds workers and links them with those that are here. Raises `WorkerUnavailable` for a silent one."""
+        for target in targets:
+            if target.role == "prefill":
+                prefill = self._connector.prefill(target.target, self.router_id)
+                prefill_member = Member(prefill, await prefill.describe())
+                self.prefills[prefill_member.name] = prefill_member
+            else:
+                decode = self._connector.decode(target.target, self.router_id)
+                decode_member = Member(decode, await decode.describe())
+                self.decodes[decode_member.name] = decode_member
+        await self.link_all()
+        if self._pinger is None:
+            self._pinger = asyncio.create_task(self._ping_forever())
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._pinger is not None:
+            self._pinger.cancel()
+            await asyncio.gather(self._pinger, return_exceptions=True)
+        for member in self.members:
+            await member.client.close()
+
+    async def link_all(self) -> None:
+        """Shakes hands between all pairs that have not yet. A pair that refuses is not used; the reason is kept."""
+        for prefill in self.prefills.values():
+            for decode in self.decodes.values():
+                if decode.name not in prefill.links:
+                    await self._link(prefill, decode)
+
+    def choose(self, num_prompt_tokens: int, excluded: frozenset[str]) -> Pair:
+        """The pair for a prompt, without the workers named in `excluded`. Raises `NotReady` when nobody can decode."""
+        prefills = [one for one in self.prefills.values() if one.is_healthy and one.name not in excluded]
+        decodes = [one for one in self.decodes.values() if one.is_healthy and one.name not in excluded]
+        pair = self._policy(
+            PairingQuestion(
+                num_prompt_tokens=num_prompt_tokens,
+                prefills=[PrefillLoad(one.name, one.num_queued_tokens, one.tokens_per_second) for one in prefills],
+                decodes=[
+                    DecodeLoad(one.name, one.num_active, one.num_held_tokens, one.description.capacity_tokens)
+                    for one in decodes
+                ],
+                links=frozenset((one.name, decode) for one in prefills for decode in one.links),
+                min_remote_tokens=self._min_remote_tokens,
+            )
+        )
+        if pair is None:
+            raise NotReady("no decode worker is healthy")
+        return pair
+
+    def readiness(self) -> Readiness:
+        """Whether a generation can be expected to succeed, and why not."""
+        workers = tuple(
+            WorkerReadiness(one.name, one.description.role, one.is_healthy, "" if one.is_healthy else "does not answer")
+            for one in self.members
+        )
+        reason = ""
+        if not any(one.is_healthy for one in self.decodes.values()):
+            reason = "no decode worker is healthy"
+        elif self.prefills and not any(one.is_healthy and one.links for one in self.prefills.values()):
+            refusals = "; ".join(text for one in self.prefills.values() for text in one.link_refusals.values())
+            reason = f"no prefill worker is healthy and linked{': ' + refusals if refusals else ''}"
+        elif self.proven is None:
+            reason = "no generation has succeeded yet"
+        return Readiness(not reason, reason, workers)
+
+    async def _link(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> None:
+        try:
+            reply = await prefill.client.connect(decode.client.target)
+        except KvferryError as error:
+            prefill.link_refusals[decode.name] = f"{prefill.name} and {decode.name}: {error.message}"
+            log.warning("%s cannot ship to %s: %s", prefill.name, decode.name, error.message)
+            return
+        prefill.link_refusals.pop(decode.name, None)
+        prefill.links[decode.name] = reply
+        rate = reply.bytes_per_second / 1e9
+        log.info("link %s -> %s: %s, %.2f GB/s", prefill.name, decode.name, reply.transport, rate)
+
+    async def _ping_forever(self) -> None:
+        while True:
+            await asyncio.gather(*map(self._ping, self.members))
+            await asyncio.sleep(PING_EVERY_S)
+
+    async def _ping(self, member: Member[Any]) -> None:
+        try:
+            member.status = await member.client.status()
+            if member.status.worker.incarnation != member.description.worker.incarnation:
+                await self._welcome_back(member)
+            member.num_missed_pings = 0
+        except KvferryError as error:
+            member.num_missed_pings += 1
+            if not member.is_healthy:
+                log.warning("%s does not answer: %s", member.name, error.message)
+
+    async def _welcome_back(self, member: Member[Any]) -> None:
+        """A restarted worker at the same address: its links are made anew."""
+        member.description = await member.client.describe()
+        member.links.clear()
+        for prefill in self.prefills.values():
+            prefill.links.pop(member.name, None)
+        log.info("%s is back as %s", member.name, member.description.worker)
+        await self.link_all()
