@@ -132,7 +132,8 @@ class _Draw:
 
     def __init__(self, name: str, shape: tuple[int, ...], seed: int, config: ModelConfig) -> None:
         self._name, self._shape, self._config = name, shape, config
-        self._generator_seed = seed * 2**32 + zlib.crc32(name.encode())
+        # torch looks at 32 bits of a seed.
+        self._generator_seed = zlib.crc32(f"{seed}/{name}".encode())
 
     def __call__(self) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self._generator_seed)
