@@ -1,0 +1,34 @@
+"""Token ids to text, one at a time, as they are generated."""
+
+from __future__ import annotations
+
+from router.tokenization.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """The text of one answer. All texts from `push` and `finish` together are `tokenizer.decode` of all ids.
+
+    A text is given when nothing that follows can change it: never half a character, never without its leading space.
+    The cost of a token does not depend on how many there were.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skips_special = skip_special_tokens
+        self._stages = [make() for make in tokenizer.decoding.makers]
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain now, often empty. An id that is no token adds none, as in `Tokenizer.decode`."""
+        token = self._tokenizer.token(token_id)
+        if token is None or (self._skips_special and self._tokenizer.is_special(token_id)):
+            return ""
+        return self._run([token], 0)
+
+    def finish(self) -> str:
+        """The rest, an incomplete character as U+FFFD. After this the detokenizer is used up."""
+        return "".join(self._run(stage.finish(), index + 1) for index, stage in enumerate(self._stages))
+
+    def _run(self, units: list[str], first_stage: int) -> str:
+        for stage in self._stages[first_stage:]:
+            units = [done for unit in units for done in stage.push(unit)]
+        return "".join(units)
