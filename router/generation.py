@@ -14,7 +14,7 @@ from protocol.request import GeneratedToken, GenerateRequest
 
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
-    """First item of a stream, before any token: `cached_tokens` prompt tokens were computed by no worker for this request."""
+    """First item of a stream, before any token: no worker computed `cached_tokens` of the prompt for this request."""
 
     cached_tokens: int
 
@@ -47,7 +47,8 @@ class Generator(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """One `GenerationStart`, then the answer's tokens in order; the last one carries `finish`.
 
-        Closing the iterator early (`aclose`) cancels the request on all workers. Raises `KvferryError`, before or between
+        Closing the iterator early (`aclose`), or cancelling the task that waits for its next item, cancels the request
+        on all workers; closing it after the last token is no cancellation. Raises `KvferryError`, before or between
         items.
         """
         ...

@@ -1,0 +1,64 @@
+"""What the HTTP front needs to know from the start. Composed by the command line and handed down; reads no file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from protocol.errors import ConfigError
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Limits and names of one router, checked when built.
+
+    `context_tokens` is the model's context; `max_request_tokens` is the most positions (prompt and answer) that the
+    whole KV pool of a worker can hold, None when the pool is larger than the context. `vocab_size` is the number of
+    token ids that the model knows, None when that is the tokenizer's. At most `max_concurrent` generations run and
+    `max_queue` wait. `request_timeout_s` counts from the arrival of a request to its last token.
+    """
+
+    served_model_name: str
+    context_tokens: int
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_request_tokens: int | None = None
+    vocab_size: int | None = None
+    max_concurrent: int = 256
+    max_queue: int = 1024
+    max_body_bytes: int = 4 * MIB
+    body_timeout_s: float = 30.0
+    request_timeout_s: float = 600.0
+    retry_after_s: int = 1
+    keep_alive_s: int = 65
+    shutdown_grace_s: int = 30
+
+    def __post_init__(self) -> None:
+        if not self.served_model_name:
+            raise ConfigError("served-model-name is empty: give the name that clients will send as `model`")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be in [0, 65535], got {self.port}; 0 takes any free port")
+        for name in ("context_tokens", "max_concurrent", "max_body_bytes", "retry_after_s", "keep_alive_s"):
+            self._at_least(name, 1)
+        for name in ("max_queue", "shutdown_grace_s"):
+            self._at_least(name, 0)
+        for name in ("body_timeout_s", "request_timeout_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
+        if self.max_request_tokens is not None:
+            self._at_least("max_request_tokens", 2)
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Most positions that one request may occupy: the smaller of the model's context and the workers' pool."""
+        if self.max_request_tokens is None:
+            return self.context_tokens
+        return min(self.context_tokens, self.max_request_tokens)
+
+    def _at_least(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if value < low:
+            raise ConfigError(f"{name} must be at least {low}, got {value}")

@@ -1,0 +1,60 @@
+"""From generated tokens to pieces of text: detokenised, cut at stop strings, with their log-probabilities.
+
+One `AnswerText` a choice. Both the streamed and the whole answer are made of the same pieces, so their texts are equal.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from protocol.errors import Cancelled, KvferryError
+from protocol.request import FinishReason, GeneratedToken
+from router.tokenization.detokenizer import Detokenizer
+from router.tokenization.stop_matcher import StopMatcher
+from router.tokenization.tokenizer import Tokenizer
+
+
+class Piece(NamedTuple):
+    """What one token added to the answer.
+
+    `text` is empty while characters are incomplete or might belong to a stop string. `offset` is where the token's own
+    text starts in the answer. `finish` (`stop` or `length`) is set on the last piece.
+    """
+
+    text: str
+    token: GeneratedToken
+    offset: int
+    finish: str | None
+
+
+class AnswerText:
+    """The text of one answer, token by token. Every token counts, the stop token and those past a stop string too."""
+
+    def __init__(self, tokenizer: Tokenizer, stop_strings: tuple[str, ...]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        self._num_chars = 0
+
+    def push(self, token: GeneratedToken) -> Piece:
+        """The next piece. After one with `finish` there is no other."""
+        offset = self._num_chars
+        reason = token.finish
+        text = self._detokenizer.push(token.token_id) if reason is None else self._last_text(token, reason)
+        self._num_chars += len(text)
+        finish = None if reason is None else reason.value
+        if self._matcher is not None:
+            text, matched = self._matcher.push(text)
+            if matched is not None:
+                finish = FinishReason.STOP.value
+            elif reason is not None:
+                text += self._matcher.finish()
+        return Piece(text, token, offset, finish)
+
+    def _last_text(self, token: GeneratedToken, reason: FinishReason) -> str:
+        if reason is FinishReason.CANCELLED:
+            raise Cancelled("the request was cancelled on its worker")
+        if reason is FinishReason.ERROR:
+            raise KvferryError("the worker failed during the request")
+        # A stop token ends the answer and is no part of its text.
+        text = "" if reason is FinishReason.STOP else self._detokenizer.push(token.token_id)
+        return text + self._detokenizer.finish()

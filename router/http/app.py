@@ -1,0 +1,107 @@
+"""The application: routes, error translation and the layer around them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from protocol.errors import KvferryError
+from router.config import RouterConfig
+from router.generation import Generator
+from router.http.admission import Admission
+from router.http.endpoints import CHAT, COMPLETIONS
+from router.http.errors import MethodNotAllowed, RouteNotFound, as_kvferry_error, error_response, request_id_of
+from router.http.front import Front
+from router.http.metrics import FrontMetrics
+from router.http.request_ids import RequestIdLayer
+from router.tokenization.tokenizer import Tokenizer
+
+
+def create_app(
+    config: RouterConfig, tokenizer: Tokenizer, generator: Generator, registry: CollectorRegistry
+) -> FastAPI:
+    """The router's HTTP application. Its metrics are added to `registry`, all of which `/metrics` shows."""
+    admission = Admission(config.max_concurrent, config.max_queue)
+    metrics = FrontMetrics(registry)
+    metrics.running.set_function(lambda: admission.load.running)
+    metrics.waiting.set_function(lambda: admission.load.waiting)
+    front = Front(config, tokenizer, generator, admission, metrics)
+    app = FastAPI(title="kvferry", openapi_url=None, redirect_slashes=False)
+    _add_generation_routes(app, front)
+    _add_model_routes(app, front)
+    _add_operator_routes(app, front)
+    _add_error_translation(app, config.retry_after_s)
+    app.add_middleware(RequestIdLayer, retry_after_s=config.retry_after_s)
+    return app
+
+
+def _add_generation_routes(app: FastAPI, front: Front) -> None:
+    @app.post(COMPLETIONS.path)
+    async def completions(request: Request) -> Response:
+        return await COMPLETIONS.answer(front, request)
+
+    @app.post(CHAT.path)
+    async def chat(request: Request) -> Response:
+        return await CHAT.answer(front, request)
+
+
+def _add_model_routes(app: FastAPI, front: Front) -> None:
+    card = {
+        "id": front.config.served_model_name,
+        "object": "model",
+        "created": front.started_at,
+        "owned_by": "kvferry",
+        "max_model_len": front.config.max_total_tokens,
+    }
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [card]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        front.check_model(name)
+        return JSONResponse(card)
+
+
+def _add_operator_routes(app: FastAPI, front: Front) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readiness")
+    async def readiness() -> Response:
+        state = front.generator.readiness()
+        content = {
+            "status": "ready" if state.is_ready else "not_ready",
+            "reason": state.reason,
+            "workers": [asdict(worker) for worker in state.workers],
+        }
+        return JSONResponse(content, 200 if state.is_ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(front.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _add_error_translation(app: FastAPI, retry_after_s: int) -> None:
+    async def from_tree(request: Request, error: Exception) -> Response:
+        return error_response(as_kvferry_error(error, request_id_of(request)), retry_after_s)
+
+    async def from_routing(request: Request, error: Exception) -> Response:
+        status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+        place = f"{request.method} {request.url.path}"
+        if status == 404:
+            return error_response(RouteNotFound(f"no such path: {place}"), retry_after_s)
+        if status == 405:
+            allowed = dict(headers or {})
+            return error_response(MethodNotAllowed(f"method not allowed: {place}"), retry_after_s, allowed)
+        return error_response(as_kvferry_error(error, request_id_of(request)), retry_after_s)
+
+    app.add_exception_handler(KvferryError, from_tree)
+    app.add_exception_handler(HTTPException, from_routing)

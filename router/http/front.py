@@ -1,0 +1,31 @@
+"""What every endpoint works with, gathered once when the application is built."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from protocol.errors import ModelNotFound
+from router.config import RouterConfig
+from router.generation import Generator
+from router.http.admission import Admission
+from router.http.metrics import FrontMetrics
+from router.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The router's parts. All belong to the event loop that serves HTTP, but for the tokenizer: any thread may use it."""
+
+    config: RouterConfig
+    tokenizer: Tokenizer
+    generator: Generator
+    admission: Admission
+    metrics: FrontMetrics
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    def check_model(self, asked: str | None) -> None:
+        """Raises `ModelNotFound` unless `asked` is the served model. A body without `model` means the served one."""
+        served = self.config.served_model_name
+        if asked is not None and asked != served:
+            raise ModelNotFound(f"the model {asked!r} is not served here; {served!r} is", param="model")

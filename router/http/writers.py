@@ -1,0 +1,128 @@
+"""The two ways an answer reaches the client: event by event, or whole. An error before the first byte is a response."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from protocol.errors import KvferryError
+from router.http.answer import Piece
+from router.http.errors import JSON_MEDIA_TYPE, error_json, error_response
+from router.http.formats import DONE, END_OF_EVENT, EVENT, AnswerFormat, Usage
+from router.http.planning import Plan
+
+MAX_INLINE_ENTRIES = 512
+"""Most log-probabilities that are written out on the event loop's own thread; more go to another thread."""
+
+SSE_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The ASGI side of one request."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    retry_after_s: int
+
+    async def respond(self, response: Response) -> None:
+        """Sends a whole response."""
+        await response(self.scope, self.receive, self.send)
+
+
+class Writer(Protocol):
+    """Puts pieces on the wire. Several choices may call `deliver` at once, each in the order of its own pieces."""
+
+    async def deliver(self, index: int, piece: Piece) -> None:
+        """Takes one piece of choice `index`."""
+        ...
+
+    async def end(self, usage: Usage) -> None:
+        """Every choice has ended well."""
+        ...
+
+    async def fail(self, error: KvferryError) -> None:
+        """The request ends with an error."""
+        ...
+
+
+class SseWriter:
+    """One event a piece, sent at once; the response begins with the first."""
+
+    def __init__(self, exchange: Exchange, plan: Plan, form: AnswerFormat) -> None:
+        self._exchange = exchange
+        self._send = exchange.send
+        self._form = form
+        self._chunk = form.chunk
+        self._has_usage_chunk = plan.has_usage_chunk
+        self._unopened = set(range(len(plan.requests)))
+        self._starting = asyncio.Lock()
+        self._is_started = False
+
+    async def deliver(self, index: int, piece: Piece) -> None:
+        """Sends the piece's event."""
+        text = self._chunk(index, piece)
+        if index in self._unopened:
+            self._unopened.discard(index)
+            text = self._form.opening(index) + text
+            await self._start()
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def end(self, usage: Usage) -> None:
+        """Sends the usage when it was asked for, and the end of the stream."""
+        usage_event = self._form.usage_chunk(usage).encode() if self._has_usage_chunk else b""
+        await self._send({"type": "http.response.body", "body": usage_event + DONE, "more_body": False})
+
+    async def fail(self, error: KvferryError) -> None:
+        """Sends the error as a response, or as the last event of a stream that has begun."""
+        if not self._is_started:
+            await self._exchange.respond(error_response(error, self._exchange.retry_after_s))
+            return
+        event = EVENT + error_json(error) + END_OF_EVENT
+        await self._send({"type": "http.response.body", "body": event.encode(), "more_body": False})
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if not self._is_started:
+                self._is_started = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
+
+
+class WholeWriter:
+    """Keeps the pieces and answers once."""
+
+    def __init__(self, exchange: Exchange, plan: Plan, form: AnswerFormat) -> None:
+        self._exchange = exchange
+        self._form = form
+        self._answers: list[list[Piece]] = [[] for _ in plan.requests]
+        self._entries_per_piece = 0 if plan.num_logprobs is None else plan.num_logprobs + 1
+
+    async def deliver(self, index: int, piece: Piece) -> None:
+        """Keeps the piece."""
+        self._answers[index].append(piece)
+
+    async def end(self, usage: Usage) -> None:
+        """Sends the response."""
+        num_entries = self._entries_per_piece * sum(map(len, self._answers))
+        if num_entries <= MAX_INLINE_ENTRIES:
+            content = self._content(usage)
+        else:
+            content = await asyncio.to_thread(self._content, usage)
+        await self._exchange.respond(Response(content, media_type=JSON_MEDIA_TYPE))
+
+    async def fail(self, error: KvferryError) -> None:
+        """Sends the error."""
+        await self._exchange.respond(error_response(error, self._exchange.retry_after_s))
+
+    def _content(self, usage: Usage) -> bytes:
+        return json.dumps(self._form.whole(self._answers, usage)).encode()

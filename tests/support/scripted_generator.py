@@ -1,0 +1,103 @@
+"""A generator without workers: it replays token ids, raises or hangs as told, and remembers what befell."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.errors import KvferryError
+from protocol.request import FinishReason, GeneratedToken, GenerateRequest, TokenLogprobs
+from router.generation import GenerationEvent, GenerationStart, Readiness
+
+Prompt = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Script:
+    """What one request's answer looks like.
+
+    `token_ids` are replayed as far as the request's stop rule lets them, the last one with `finish` if that is given;
+    then `error` is raised, or nothing more comes until `release` (`hangs`). A script that has run out of tokens and does
+    neither repeats its last one.
+    """
+
+    token_ids: Sequence[int] = (65,)
+    cached_tokens: int = 0
+    error: BaseException | None = None
+    hangs: bool = False
+    start_error: KvferryError | None = None
+    finish: FinishReason | None = None
+
+
+@dataclass
+class ScriptedGenerator:
+    """Serves `scripts[prompt]`, else `default`. Lists of requests are in the order of arrival."""
+
+    default: Script = field(default_factory=Script)
+    scripts: Mapping[Prompt, Script] = field(default_factory=dict)
+    state: Readiness = field(default_factory=lambda: Readiness(is_ready=True))
+    requests: list[GenerateRequest] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    num_running: int = 0
+    max_running: int = 0
+    has_started: asyncio.Event = field(default_factory=asyncio.Event)
+    has_left: threading.Event = field(default_factory=threading.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def readiness(self) -> Readiness:
+        return self.state
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
+        script = self.scripts.get(request.prompt_token_ids, self.default)
+        self._enter(request)
+        is_over = False
+        try:
+            if script.start_error is not None:
+                is_over = True
+                raise script.start_error
+            yield GenerationStart(script.cached_tokens)
+            for index in range(request.stop.max_tokens):
+                if index == len(script.token_ids):
+                    await self._end_of_script(script)
+                token = self._token(request, script, index)
+                is_over = token.finish is not None
+                yield token
+                if is_over:
+                    return
+        finally:
+            self._leave(request, is_over)
+
+    async def _end_of_script(self, script: Script) -> None:
+        if script.error is not None:
+            raise script.error
+        if script.hangs:
+            await self.release.wait()
+
+    def _token(self, request: GenerateRequest, script: Script, index: int) -> GeneratedToken:
+        token_id = script.token_ids[min(index, len(script.token_ids) - 1)]
+        finish: FinishReason | None = request.stop.verdict(token_id, index + 1)
+        if index == len(script.token_ids) - 1:
+            finish = script.finish or finish
+        num_logprobs = request.sampling.num_logprobs
+        logprobs = None
+        if num_logprobs is not None:
+            top = tuple(((token_id + rank) % 256, -0.5 - rank) for rank in range(num_logprobs))
+            logprobs = TokenLogprobs(-0.5, top)
+        return GeneratedToken(request.request_id, index, token_id, logprobs, finish)
+
+    def _enter(self, request: GenerateRequest) -> None:
+        self.requests.append(request)
+        self.num_running += 1
+        self.max_running = max(self.max_running, self.num_running)
+        self.has_started.set()
+
+    def _leave(self, request: GenerateRequest, is_over: bool) -> None:
+        self.num_running -= 1
+        if is_over:
+            self.finished.append(request.request_id)
+        else:
+            self.cancelled.append(request.request_id)
+        self.has_left.set()
