@@ -1,7 +1,7 @@
 """A model's chat template: messages to the text that the model was trained to continue.
 
-Templates are Jinja, written for the environment that transformers gives them; this is one of the same kind. The template
-comes with the model and the messages from a client, so both run in an immutable sandbox.
+Templates are Jinja, written for the environment that transformers gives them; this is one of the same kind. The
+template comes with the model and the messages from a client, so both run in an immutable sandbox.
 """
 
 from __future__ import annotations

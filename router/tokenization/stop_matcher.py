@@ -11,7 +11,7 @@ class StopMatcher:
     """Watches a growing text for any of some strings, and withholds what may be the beginning of one.
 
     The first string to be complete ends the answer; of those that end at the same character, the longest. The text
-    before it is given, it itself and all that follows never. The result does not depend on how the text is cut into pieces.
+    before it is given, it itself and all that follows never. How the text is cut into pieces makes no difference.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:

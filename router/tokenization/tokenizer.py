@@ -35,7 +35,7 @@ class Tokenizer:
         self._templates = dict(templates)
         self.eos_token_ids = eos_token_ids
         self.vocab_size = max(fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        # The state that the library pickles is the decoder's JSON; `to_str` would write out the whole vocabulary for it.
+        # What the library pickles is the decoder's JSON; `to_str` would write out the whole vocabulary for it.
         self.decoding = Decoding.parse(json.loads(fast.decoder.__getstate__()) if fast.decoder else None)
         added = fast.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)

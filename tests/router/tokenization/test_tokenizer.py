@@ -66,7 +66,7 @@ def test_prompts_are_neither_cut_nor_filled(tmp_path: Path) -> None:
 
 
 def test_eos_ids_are_gathered(tmp_path: Path) -> None:
-    """What ends a text is the union of generation_config.json, config.json and the eos token; lists and single ids alike."""
+    """Texts end by generation_config.json, config.json and the eos token together, lists and single ids alike."""
     write_model_files(tmp_path, byte_level(), eos_token={"content": "</s>", "lstrip": False})
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
     (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
