@@ -16,7 +16,10 @@ IDLE_WAIT_S = 0.25
 class Ticking(Protocol):
     """A worker's main loop, one turn at a time."""
 
-    bell: threading.Event
+    @property
+    def bell(self) -> threading.Event:
+        """Rung by other threads when there is something to do."""
+        ...
 
     def tick(self, now: float) -> bool:
         """One turn; false when there was nothing to do."""

@@ -1,0 +1,84 @@
+"""What the command line shows: steps while starting, one table when ready, the live cluster for `status`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.sizes import format_size
+
+_started_at = time.monotonic()
+
+
+def say(sentence: str) -> None:
+    """One step, with the seconds since the start, on standard error."""
+    sys.stderr.write(f"[{time.monotonic() - _started_at:6.1f} s] {sentence}\n")
+    sys.stderr.flush()
+
+
+def print_ready(url: str, model: str, workers: Sequence[Mapping[str, Any]], links: Sequence[Mapping[str, Any]]) -> None:
+    """The one table that `serve` ends its start with."""
+    console = Console(highlight=False)
+    table = Table(title=f"kvferry serves {model} at {url}", title_justify="left")
+    for column in ("worker", "device", "threads", "cores", "KV cache", "tokens", "host"):
+        table.add_column(column)
+    for worker in workers:
+        layout = worker["layout"]
+        table.add_row(
+            worker["worker"]["name"],
+            worker["device"],
+            str(worker["num_threads"]),
+            ", ".join(map(str, worker["cores"])) or "-",
+            f"{layout['dtype']}, {worker['num_blocks']} x {layout['block_size']}",
+            f"{worker['capacity_tokens']:,}",
+            worker["host"],
+        )
+    console.print(table)
+    for link in links:
+        console.print(_link_line(link))
+    console.print(f"try: curl {url}/v1/models     stop: Ctrl-C     look: kvferry status --url {url}")
+
+
+def print_status(view: Mapping[str, Any]) -> None:
+    """The live cluster, as the router sees it."""
+    console = Console(highlight=False)
+    console.print("ready" if view["is_ready"] else f"not ready: {view['reason']}")
+    table = Table()
+    for column in (
+        "worker",
+        "health",
+        "waiting",
+        "running",
+        "blocks free",
+        "slots free",
+        "transfers",
+        "failed",
+        "moved",
+    ):
+        table.add_column(column)
+    for worker in view["workers"]:
+        status = worker["status"]
+        table.add_row(
+            f"{worker['name']} ({worker['device']}, pid {worker['process_id']} on {worker['host']})",
+            "ok" if worker["is_healthy"] else "does not answer",
+            str(status["num_waiting"]),
+            str(status["num_running"]),
+            f"{status['num_free_blocks']} / {status['num_blocks']}",
+            f"{status['num_free_slots']} / {status['num_slots']}",
+            str(status["num_transfers"]),
+            str(status["num_transfer_failures"]),
+            format_size(status["transfer_bytes"]),
+        )
+    console.print(table)
+    for link in view["links"]:
+        console.print(_link_line(link))
+
+
+def _link_line(link: Mapping[str, Any]) -> str:
+    rate = link["bytes_per_second"] / 1e9
+    return f"link {link['prefill']} -> {link['decode']}: {link['transport']}, {rate:.2f} GB/s"

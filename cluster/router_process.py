@@ -1,0 +1,116 @@
+"""Puts the router together in the process it runs in: tokenizer, fleet, dispatcher and the HTTP server on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from protocol.errors import DeadlineExceeded, KvferryError
+from router.config import RouterConfig
+from router.fleet.dispatch import Dispatcher
+from router.fleet.fleet import Fleet, WorkerTarget
+from router.fleet.metrics import register_fleet_metrics
+from router.fleet.proof import keep_proving
+from router.fleet.view import add_cluster_route
+from router.http.app import create_app
+from router.server import HttpServer
+from router.tokenization.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """What a router process is told when it starts; crosses to it as JSON."""
+
+    model_directory: str
+    config: RouterConfig
+    min_remote_tokens: int
+    log_level: str
+
+    def to_json(self) -> str:
+        """The spec as it crosses."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RouterSpec:
+        """The spec that crossed."""
+        fields = json.loads(text)
+        return cls(**{**fields, "config": RouterConfig(**fields["config"])})
+
+
+class RouterProcess:
+    """A router's whole process. It is there from `open` on and serves requests from `start` on."""
+
+    def __init__(self, spec: RouterSpec) -> None:
+        self.spec = spec
+        self._tokenizer = Tokenizer.from_directory(Path(spec.model_directory))
+        self._server: HttpServer | None = None
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._is_ready = threading.Event()
+
+    def start(self, workers: Sequence[WorkerTarget], max_request_tokens: int, timeout_s: float) -> str:
+        """Links the workers, proves a generation and serves; returns the URL. Raises why it cannot."""
+        logging.basicConfig(level=self.spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        config = replace(self.spec.config, max_request_tokens=max_request_tokens)
+        self._thread = threading.Thread(target=lambda: self._run(config, tuple(workers)), name="router", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + timeout_s
+        while not self._is_ready.wait(0.1):
+            if self._failure is not None:
+                raise self._failure
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"no generation succeeded within {timeout_s:.0f} s of the start")
+        if self._server is None:
+            raise KvferryError("the router has no server")
+        return self._server.url
+
+    def failure(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        return "" if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
+
+    def stop(self) -> None:
+        """Ends the server and its connections."""
+        if self._server is not None:
+            self._server.stop()
+        if self._thread is not None:
+            self._thread.join(self.spec.config.shutdown_grace_s)
+
+    def _run(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
+        try:
+            asyncio.run(self._serve(config, workers))
+        except BaseException as failure:
+            self._failure = failure
+            if self._is_ready.is_set():
+                log.exception("the router ended")
+
+    async def _serve(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
+        registry = CollectorRegistry()
+        fleet = Fleet(min_remote_tokens=self.spec.min_remote_tokens)
+        dispatcher = Dispatcher(fleet, config.request_timeout_s)
+        app = create_app(config, self._tokenizer, dispatcher, registry)
+        add_cluster_route(app, fleet)
+        register_fleet_metrics(registry, fleet)
+        self._server = HttpServer(app, config)
+        serving = asyncio.create_task(self._server.serve())
+        try:
+            await fleet.join(workers)
+            proving = asyncio.create_task(keep_proving(dispatcher, fleet, self._is_ready.set))
+            await asyncio.wait((serving, proving), return_when=asyncio.FIRST_COMPLETED)
+            proving.cancel()
+            await asyncio.gather(proving, return_exceptions=True)
+            await serving
+        finally:
+            self._server.stop()
+            await asyncio.gather(serving, return_exceptions=True)
+            await dispatcher.close()
+            await fleet.close()

@@ -1,0 +1,144 @@
+"""`kvferry serve` and `kvferry demo`: from settings to a cluster that runs until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cluster.console import print_ready, say
+from cluster.http_client import get_json, stream_chat
+from cluster.launch import RunningCluster, launch
+from cluster.settings import ServeSettings
+from cluster.sizes import format_size
+from engine.checkpoint.config_file import read_config
+from engine.checkpoint.resolve import resolve_model
+from engine.model_config import ModelConfig
+from protocol.errors import KvferryError
+from router.config import RouterConfig
+from router.server import HttpServer
+
+LOOK_AFTER_WORKERS_EVERY_S = 2.0
+DEMO_QUESTION = "What is the capital of France? Answer in one sentence."
+DEMO_TOKENS = 64
+DEMO_TIMEOUT_S = 120.0
+
+
+def serve(settings: ServeSettings) -> int:
+    """Runs a cluster until SIGINT or SIGTERM; the exit status."""
+    with closing(_start(settings)) as cluster:
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop_on(stop))
+        told: set[str] = set()
+        while not stop.wait(LOOK_AFTER_WORKERS_EVERY_S):
+            for failure in cluster.failures():
+                if failure not in told:
+                    say(f"a worker cannot go on: {failure}")
+                    told.add(failure)
+        say("stopping")
+    say("stopped")
+    return 0
+
+
+def demo(settings: ServeSettings, question: str) -> int:
+    """Starts a cluster, streams one answer, says what was ferried, and stops it again."""
+    with closing(_start(settings)) as cluster:
+        before = get_json(f"{cluster.url}/cluster")
+        _ask(cluster, question)
+        # The workers' figures are as old as the router's last look at them.
+        time.sleep(LOOK_AFTER_WORKERS_EVERY_S)
+        _report(before, get_json(f"{cluster.url}/cluster"))
+    return 0
+
+
+def _start(settings: ServeSettings) -> RunningCluster:
+    directory = resolve_model(settings.model, say)
+    config = ModelConfig.from_hf(read_config(directory.path))
+    name = settings.served_model_name or Path(directory.name).name
+    router = RouterConfig(
+        served_model_name=name,
+        context_tokens=config.max_position_embeddings,
+        host=settings.host,
+        port=settings.port,
+        max_concurrent=settings.max_concurrent,
+        max_queue=settings.max_queue,
+        request_timeout_s=settings.request_timeout,
+        shutdown_grace_s=3,
+    )
+    check_port(router)
+    cluster = launch(settings, str(directory.path), router, say)
+    say("ready")
+    print_ready(cluster.url, name, cluster.workers, get_json(f"{cluster.url}/cluster")["links"])
+    sys.stdout.flush()
+    return cluster
+
+
+def check_port(config: RouterConfig) -> None:
+    """Raises `ConfigError` now, not after a minute of loading, when the port is taken."""
+
+    async def nothing(scope: object, receive: object, send: object) -> None:
+        """Answers nobody: the server is closed before it serves."""
+
+    HttpServer(nothing, config).close()
+
+
+def _ask(cluster: RunningCluster, question: str) -> None:
+    sys.stdout.write(f"\n> {question}\n")
+    model = get_json(f"{cluster.url}/v1/models")["data"][0]["id"]
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": DEMO_TOKENS,
+        "temperature": 0,
+        "stream_options": {"include_usage": True},
+    }
+    start = time.monotonic()
+    times: list[float] = []
+    usage: dict[str, int] = {}
+    for event in stream_chat(cluster.url, body, DEMO_TIMEOUT_S):
+        if "error" in event:
+            raise KvferryError(event["error"]["message"])
+        usage = event.get("usage") or usage
+        for choice in event["choices"]:
+            text = choice["delta"].get("content")
+            if text:
+                times.append(time.monotonic() - start)
+                sys.stdout.write(text)
+                sys.stdout.flush()
+    rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
+    sys.stdout.write(
+        f"\n\n{usage.get('prompt_tokens')} prompt tokens, {usage.get('completion_tokens')} generated; "
+        f"first token after {times[0] if times else 0:.2f} s, then {rate:.1f} tokens/s\n"
+    )
+
+
+def _report(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """What crossed between the two looks at the cluster."""
+    for old, new in zip(before["workers"], after["workers"], strict=True):
+        moved = {key: new["status"][key] - old["status"][key] for key in new["status"]}
+        if new["role"] == "prefill":
+            sys.stdout.write(
+                f"{new['name']} (pid {new['process_id']}) computed {moved['num_local_prefill_tokens']} prompt tokens and "
+                f"shipped {format_size(moved['transfer_bytes'])} of KV in {moved['num_transfers']} transfer(s)\n"
+            )
+        else:
+            sys.stdout.write(
+                f"{new['name']} (pid {new['process_id']}) landed {format_size(moved['transfer_bytes'])} for "
+                f"{moved['num_remote_prefill_tokens']} tokens, computed {moved['num_local_prefill_tokens']} prompt tokens "
+                f"itself, and ran {moved['num_steps']} steps\n"
+            )
+
+
+def _stop_on(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    return handle

@@ -1,0 +1,105 @@
+"""What `kvferry serve` can be told, in one table: each field is a flag, an environment variable and a key of the YAML file.
+
+A flag beats the environment, the environment beats the file, the file beats the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from cluster.sizes import parse_size
+from protocol.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "KVFERRY_"
+
+
+def _setting(default: Any, text: str, *, metavar: str = "N", choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": text, "metavar": metavar, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """All settings, with their defaults. Checked when built."""
+
+    model: str = _setting("", "model to serve: smollm2-135m, a directory, a .gguf file or a Hub id", metavar="MODEL")
+    prefill: int = _setting(1, "prefill workers; 0 serves aggregated, prompts are then read by the decode workers")
+    decode: int = _setting(1, "decode workers")
+    host: str = _setting("127.0.0.1", "address that the HTTP server listens on; 0.0.0.0 for all", metavar="ADDRESS")
+    port: int = _setting(8000, "port of the HTTP server; 0 takes a free one", metavar="PORT")
+    served_model_name: str = _setting("", "name that clients use; the model's own by default", metavar="NAME")
+    device: str = _setting("auto", "where workers compute", metavar="DEVICE", choices=("auto", "cpu", "cuda"))
+    threads_per_worker: int = _setting(0, "compute threads a worker on the CPU; 0 shares the cores out evenly")
+    ray_address: str = _setting("", "join this Ray cluster instead of starting one, e.g. auto", metavar="ADDRESS")
+    placement: str = _setting(
+        "pack", "keep workers together on few hosts, or spread them", metavar="HOW", choices=("pack", "spread")
+    )
+    kv_cache_memory: str = _setting(
+        "", "KV cache of each worker, e.g. 4GiB (CPU: 1GiB, CUDA: what is free)", metavar="SIZE"
+    )
+    kv_dtype: str = _setting(
+        "auto", "element type of the KV cache", metavar="T", choices=("auto", "float32", "float16", "bfloat16")
+    )
+    compute_dtype: str = _setting(
+        "auto", "type that is computed in", metavar="T", choices=("auto", "float32", "float16", "bfloat16")
+    )
+    block_size: int = _setting(16, "tokens in a block of the KV cache")
+    prefill_block_size: int = _setting(0, "the same for prefill workers only")
+    prefill_kv_dtype: str = _setting(
+        "",
+        "the same as --kv-dtype for prefill workers only",
+        metavar="T",
+        choices=("", "float32", "float16", "bfloat16"),
+    )
+    max_model_len: int = _setting(
+        0, "most tokens a request, prompt and answer; 0 is what the model and the cache allow"
+    )
+    max_step_tokens: int = _setting(256, "token budget of one engine step; also the chunk in which prompts are read")
+    max_sequences: int = _setting(64, "requests that a decode worker runs at a time")
+    landing_memory: str = _setting(
+        "64MiB", "landing zone of a decode worker, outbox of a prefill worker", metavar="SIZE"
+    )
+    slot_memory: str = _setting("2MiB", "one slot of it: the largest piece that crosses in one write", metavar="SIZE")
+    attention: str = _setting(
+        "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")
+    )
+    local_prefill_tokens: int = _setting(0, "prompts shorter than this are read where they are decoded")
+    max_concurrent: int = _setting(256, "requests that run at a time")
+    max_queue: int = _setting(1024, "requests that wait beyond that; more are answered 429")
+    request_timeout: float = _setting(600.0, "seconds from the arrival of a request to its last token", metavar="S")
+    startup_timeout: float = _setting(600.0, "seconds until the cluster must be ready", metavar="S")
+    log_level: str = _setting("info", "how much to log", metavar="LEVEL", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("no model: name one, e.g. `kvferry serve smollm2-135m`")
+        for one in fields(self):
+            choices, value = one.metadata["choices"], getattr(self, one.name)
+            if choices and value not in choices:
+                raise ConfigError(
+                    f"--{flag_of(one.name)} must be one of {', '.join(filter(None, choices))}, got {value!r}"
+                )
+        at_least = {
+            **dict.fromkeys(("prefill", "port", "threads_per_worker", "max_model_len", "local_prefill_tokens"), 0),
+            **dict.fromkeys(("max_queue", "prefill_block_size"), 0),
+            **dict.fromkeys(("decode", "block_size", "max_step_tokens", "max_sequences", "max_concurrent"), 1),
+        }
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{flag_of(name)} must be at least {least}, got {getattr(self, name)}")
+        for name in ("request_timeout", "startup_timeout"):
+            if not 0 < getattr(self, name) < 1e9:
+                raise ConfigError(f"--{flag_of(name)} must be a positive number of seconds, got {getattr(self, name)}")
+        for name in ("kv_cache_memory", "landing_memory", "slot_memory"):
+            if getattr(self, name):
+                parse_size(getattr(self, name))
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field, without its dashes."""
+    return name.replace("_", "-")
+
+
+def environment_of(name: str) -> str:
+    """The environment variable of a field."""
+    return ENVIRONMENT_PREFIX + name.upper()

@@ -1,0 +1,40 @@
+"""The Ray actor around a worker: a shell of a few lines. Ray places, starts and ends it; no token and no KV passes here.
+
+The class imports the worker only inside its own process, so that whoever starts it never loads torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import ray
+
+from cluster.worker_spec import WorkerSpec
+
+
+class WorkerActor:
+    """A worker in an actor. What crosses is JSON."""
+
+    def __init__(self, spec: str, index: int) -> None:
+        from cluster.worker_process import DecodeProcess, PrefillProcess
+
+        wanted = replace(WorkerSpec.from_json(spec), index=index, host_address=ray.util.get_node_ip_address())
+        self._process = PrefillProcess(wanted) if wanted.role == "prefill" else DecodeProcess(wanted)
+
+    def start(self) -> str:
+        """Loads and serves; the worker's description."""
+        description = self._process.start()
+        return json.dumps({**asdict(description), "capacity_tokens": description.capacity_tokens})
+
+    def progress(self) -> str:
+        """What it is doing."""
+        return self._process.progress
+
+    def failure(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        return self._process.failure()
+
+    def stop(self) -> None:
+        """Ends the worker; the actor stays."""
+        self._process.stop()

@@ -1,0 +1,164 @@
+"""Puts a worker together in the process it runs in: engine, transport, request plane and the two threads that drive it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
+
+from cluster.cores import available_cores, cores_of, pin_process
+from cluster.worker_spec import WorkerSpec
+from decode_worker.config import DecodeConfig
+from decode_worker.service import DecodeService
+from decode_worker.worker import DecodeWorker
+from engine.build import EngineConfig, build_engine
+from engine.checkpoint.config_file import read_config
+from engine.checkpoint.resolve import resolve_model
+from engine.checkpoint.safetensors_source import SafetensorsSource
+from engine.engine import Engine
+from engine.model_config import ModelConfig
+from engine.step_thread import StepThread
+from prefill_worker.config import PrefillConfig
+from prefill_worker.service import PrefillService
+from prefill_worker.worker import PrefillWorker
+from protocol.description import WorkerDescription
+from protocol.ids import WorkerId
+from protocol.rpc_server import RpcServer
+from transfer.arena import Arena
+from transfer.landing import Receiver
+from transfer.nixl import NixlTransport
+from transfer.pump import PumpThread
+from transfer.shipping import Sender
+from transfer.transport import Arenas
+
+log = logging.getLogger(__name__)
+
+
+class WorkerProcess(ABC):
+    """A worker's whole process. `start` blocks until it can serve; `progress` says meanwhile what it is doing."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.progress = "starting"
+        self.identity = WorkerId.fresh(spec.name)
+        self._cores: tuple[int, ...] = ()
+        self._server: RpcServer | None = None
+        self._pump: PumpThread | None = None
+        self._steps: StepThread | None = None
+
+    def start(self) -> WorkerDescription:
+        """Loads the model and serves. Raises from the error tree, with nothing left running that matters."""
+        logging.basicConfig(level=self.spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        if self.spec.device == "cpu":
+            self._cores = cores_of(self.spec.index, self.spec.num_threads, available_cores())
+            pin_process(self._cores)
+        self.progress = "loading the model"
+        engine = load_engine(self.spec, self._say)
+        self.progress = "connecting"
+        description = self._assemble(engine)
+        self.progress = "ready"
+        log.info("%s serves on %s, cores %s", self.identity, description.target, description.cores)
+        return description
+
+    def stop(self) -> None:
+        """Ends the request plane, the steps and the transport, in this order."""
+        if self._server is not None:
+            self._server.stop()
+        if self._steps is not None:
+            self._steps.stop()
+        if self._pump is not None:
+            self._pump.stop()
+
+    def failure(self) -> str:
+        """Why the worker cannot go on; empty while it can."""
+        for thread in (self._steps, self._pump):
+            if thread is not None and thread.failure is not None:
+                return f"{type(thread.failure).__name__}: {thread.failure}"
+        return ""
+
+    @abstractmethod
+    def _assemble(self, engine: Engine) -> WorkerDescription:
+        """Builds the worker around the engine and starts its threads and its server."""
+
+    def _run(self, server: RpcServer, pump: PumpThread, steps: StepThread) -> str:
+        """Starts all three and returns the request plane's target."""
+        self._server, self._pump, self._steps = server, pump, steps
+        pump.start()
+        steps.start()
+        return server.start()
+
+    def _say(self, sentence: str) -> None:
+        self.progress = sentence
+        log.info(sentence)
+
+    def _describe(self, engine: Engine, target: str, transport: str) -> WorkerDescription:
+        return WorkerDescription(
+            worker=self.identity,
+            role=self.spec.role,
+            layout=engine.layout,
+            num_blocks=engine.num_blocks,
+            max_context_tokens=engine.max_tokens_per_sequence,
+            device=self.spec.device,
+            num_threads=self.spec.num_threads,
+            cores=self._cores,
+            process_id=os.getpid(),
+            host=socket.gethostname(),
+            target=target,
+            transport=transport,
+        )
+
+
+class PrefillProcess(WorkerProcess):
+    """A prefill worker's process."""
+
+    def _assemble(self, engine: Engine) -> WorkerDescription:
+        spec = self.spec
+        outbox = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
+        transport = NixlTransport(self.identity, Arenas(landing=None, outbox=outbox))
+        sender = Sender(self.identity, transport, outbox, PoolCodec(engine.cache.pool, engine.layout))
+        config = PrefillConfig(max_step_tokens=spec.max_step_tokens, max_sequences=spec.max_sequences)
+        worker = PrefillWorker(self.identity, engine, sender, config)
+        service = PrefillService(worker)
+        server = RpcServer(service.register, spec.host_address)
+        target = self._run(server, PumpThread(sender, "shipping"), StepThread(worker, "steps"))
+        service.description = self._describe(engine, target, transport.protocols())
+        return service.description
+
+
+class DecodeProcess(WorkerProcess):
+    """A decode worker's process."""
+
+    def _assemble(self, engine: Engine) -> WorkerDescription:
+        spec = self.spec
+        landing = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
+        transport = NixlTransport(self.identity, Arenas(landing=landing, outbox=None))
+        receiver = Receiver(self.identity, transport, landing, PoolCodec(engine.cache.pool, engine.layout))
+        config = DecodeConfig(
+            max_step_tokens=max(spec.max_step_tokens, spec.max_sequences), max_sequences=spec.max_sequences
+        )
+        worker = DecodeWorker(self.identity, engine, receiver, config)
+        service = DecodeService(worker)
+        server = RpcServer(service.register, spec.host_address)
+        target = self._run(server, PumpThread(receiver, "landing"), StepThread(worker, "steps"))
+        service.description = self._describe(engine, target, transport.protocols())
+        return service.description
+
+
+def load_engine(spec: WorkerSpec, progress: Callable[[str], None]) -> Engine:
+    """The engine of a spec, its model fetched and converted if need be."""
+    directory = resolve_model(spec.model, progress)
+    config = ModelConfig.from_hf(read_config(directory.path))
+    settings = EngineConfig(
+        device=spec.device,
+        num_threads=spec.num_threads if spec.device == "cpu" else None,
+        compute_dtype=spec.compute_dtype,
+        kv_dtype=spec.kv_dtype,
+        block_size=spec.block_size,
+        kv_cache_bytes=spec.kv_cache_bytes,
+        attention=spec.attention,
+    )
+    return build_engine(settings, config, SafetensorsSource(directory.path))

@@ -1,0 +1,66 @@
+"""What a worker process is told when it starts; crosses to it as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from cluster.settings import ServeSettings
+from cluster.sizes import parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One worker. `index` counts the workers on its host; `host_address` is what its servers listen on."""
+
+    name: str
+    role: str
+    model: str
+    device: str
+    num_threads: int
+    index: int
+    host_address: str
+    kv_cache_bytes: int | None
+    kv_dtype: str
+    compute_dtype: str
+    block_size: int
+    attention: str
+    max_step_tokens: int
+    max_sequences: int
+    num_slots: int
+    slot_bytes: int
+    log_level: str
+
+    def to_json(self) -> str:
+        """The spec as it crosses."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerSpec:
+        """The spec that crossed."""
+        return cls(**json.loads(text))
+
+
+def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num_threads: int) -> WorkerSpec:
+    """The spec of the `number`-th worker of a role; its place on a host is filled in where it starts."""
+    is_prefill = role == "prefill"
+    slot_bytes = parse_size(settings.slot_memory)
+    return WorkerSpec(
+        name=f"{role}-{number}",
+        role=role,
+        model=settings.model,
+        device=device,
+        num_threads=num_threads,
+        index=0,
+        host_address="",
+        kv_cache_bytes=parse_size(settings.kv_cache_memory) if settings.kv_cache_memory else None,
+        kv_dtype=(is_prefill and settings.prefill_kv_dtype) or settings.kv_dtype,
+        compute_dtype=settings.compute_dtype,
+        block_size=(is_prefill and settings.prefill_block_size) or settings.block_size,
+        attention=settings.attention,
+        max_step_tokens=settings.max_step_tokens,
+        max_sequences=settings.max_sequences,
+        num_slots=max(1, parse_size(settings.landing_memory) // slot_bytes),
+        slot_bytes=slot_bytes,
+        log_level=settings.log_level,
+    )
