@@ -61,7 +61,7 @@ class Dispatcher:
                     yield replace(event, request_id=request.request_id, index=len(generated))
                     generated.append(event.token_id)
                     if event.finish is not None:
-                        self._fleet.proven = request.request_id
+                        self._fleet.last_success_at = time.monotonic()
                         return
             except MOVE_ON as error:
                 if num_moves == MAX_MOVES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Fleet:
         self._policy = policy
         self._min_remote_tokens = min_remote_tokens
         self._pinger: asyncio.Task[None] | None = None
-        self.proven: str | None = None
+        self.last_success_at = -math.inf
+        self.proof_failure = "no generation has succeeded yet"
 
     @property
     def members(self) -> list[Member[Any]]:
@@ -119,8 +121,8 @@ class Fleet:
         elif self.prefills and not any(one.is_healthy and one.links for one in self.prefills.values()):
             refusals = "; ".join(text for one in self.prefills.values() for text in one.link_refusals.values())
             reason = f"no prefill worker is healthy and linked{': ' + refusals if refusals else ''}"
-        elif self.proven is None:
-            reason = "no generation has succeeded yet"
+        elif self.last_success_at == -math.inf:
+            reason = self.proof_failure
         return Readiness(not reason, reason, workers)
 
     async def _link(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> None:

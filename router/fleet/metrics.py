@@ -1,0 +1,74 @@
+"""The workers' figures for `/metrics`, read from their last status when somebody asks. Listed in `docs/metrics.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from router.fleet.fleet import Fleet
+from router.fleet.member import Member
+
+GAUGES = {
+    "worker_queue_depth": ("num_waiting", "Requests that hold no blocks yet"),
+    "worker_running": ("num_running", "Requests that hold blocks"),
+    "kv_blocks": ("num_blocks", "Blocks of the KV cache"),
+    "kv_blocks_free": ("num_free_blocks", "Those that nobody holds"),
+    "transfer_slots": ("num_slots", "Slots of the landing zone (decode) or the outbox (prefill)"),
+    "transfer_slots_free": ("num_free_slots", "Those that can be lent"),
+    "transfer_slots_quarantined": ("num_quarantined_slots", "Those that wait for a writer to be quiet"),
+}
+COUNTERS = {
+    "worker_steps": ("num_steps", "Engine steps"),
+    "kv_transfers": ("num_transfers", "Transfers ended, well or not"),
+    "kv_transfer_failures": ("num_transfer_failures", "Transfers that were given up"),
+    "preemptions": ("num_preemptions", "Requests that lost their blocks and were computed again"),
+    "local_prefill_tokens": ("num_local_prefill_tokens", "Tokens computed from prompts by this worker"),
+    "remote_prefill_tokens": ("num_remote_prefill_tokens", "Prompt tokens whose KV landed here"),
+}
+
+
+def register_fleet_metrics(registry: CollectorRegistry, fleet: Fleet) -> None:
+    """Adds the workers' metrics to a registry."""
+    registry.register(_FleetCollector(fleet))
+
+
+class _FleetCollector(Collector):
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the families come with `collect`, and no worker need be there yet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a figure, labelled by worker and role."""
+        members = self._fleet.members
+        for name, (field, text) in GAUGES.items():
+            gauge = GaugeMetricFamily(f"kvferry_{name}", text, labels=("worker", "role"))
+            for member in members:
+                gauge.add_metric(_labels(member), getattr(member.status, field))
+            yield gauge
+        for name, (field, text) in COUNTERS.items():
+            counter = CounterMetricFamily(f"kvferry_{name}", text, labels=("worker", "role"))
+            for member in members:
+                counter.add_metric(_labels(member), getattr(member.status, field))
+            yield counter
+        yield self._bytes(members)
+
+    def _bytes(self, members: list[Member[Any]]) -> Metric:
+        family = CounterMetricFamily(
+            "kvferry_kv_transfer_bytes",
+            "Bytes of KV shipped (prefill) or landed (decode)",
+            labels=("worker", "role", "tier"),
+        )
+        for member in members:
+            family.add_metric([*_labels(member), "native"], member.status.transfer_bytes)
+        return family
+
+
+def _labels(member: Member[Any]) -> list[str]:
+    return [member.name, member.description.role]
