@@ -12,6 +12,7 @@ import torch
 from engine.attention.interface import StepAttention
 from engine.linear import Linear
 from engine.model_config import Activation, ModelConfig, RopeSpec
+from engine.norm import RmsNorm
 from engine.rope import Rotation, inverse_frequencies, rotation_at
 
 
@@ -19,18 +20,18 @@ from engine.rope import Rotation, inverse_frequencies, rotation_at
 class LayerWeights:
     """One layer. `qkv` is the three projections stacked, `gate_up` the two of the feed-forward part.
 
-    Norm weights are float32 with a family's offset added; `qk_norm` is `[num_heads + num_kv_heads, head_dim]`.
+    `qk_norm` normalises query and key heads at once. Norms that a family does not have are None.
     """
 
-    before_attention: torch.Tensor
+    before_attention: RmsNorm
     qkv: Linear
-    qk_norm: torch.Tensor | None
+    qk_norm: RmsNorm | None
     output: Linear
-    after_attention: torch.Tensor | None
-    before_mlp: torch.Tensor
+    after_attention: RmsNorm | None
+    before_mlp: RmsNorm
     gate_up: Linear
     down: Linear
-    after_mlp: torch.Tensor | None
+    after_mlp: RmsNorm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class DecoderWeights:
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
-    final_norm: torch.Tensor
+    final_norm: RmsNorm
     head: Linear
 
 
@@ -76,13 +77,13 @@ class Decoder:
                 if not rows.numel():
                     return x[:0]
                 x, attended = x[rows], attended[rows]
-            x = self._add(x, layer.output(attended), layer.after_attention)
-            x = self._add(x, self._feed_forward(layer, x), layer.after_mlp)
+            _add(x, layer.output(attended), layer.after_attention)
+            _add(x, self._feed_forward(layer, x), layer.after_mlp)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Float32 logits `[R, vocab_size]` of what `hidden` returned, R at least 1."""
-        logits = self._weights.head(self._norm(hidden, self._weights.final_norm)).float()
+        logits = self._weights.head(self._weights.final_norm(hidden)).float()
         cap = self.config.final_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
@@ -97,27 +98,22 @@ class Decoder:
         """`[T, hidden_size]` to `[T, num_heads * head_dim]`."""
         config = self.config
         num_rotated = config.num_heads + config.num_kv_heads
-        qkv = layer.qkv(self._norm(x, layer.before_attention)).view(x.shape[0], -1, config.head_dim)
+        qkv = layer.qkv(layer.before_attention(x)).view(x.shape[0], -1, config.head_dim)
         query_key = qkv[:, :num_rotated]
         if layer.qk_norm is not None:
-            query_key = self._norm(query_key, layer.qk_norm)
+            query_key = layer.qk_norm(query_key)
         query_key = rotations[config.layers[index].rope].apply(query_key)
         query, key = query_key[:, : config.num_heads], query_key[:, config.num_heads :]
         return attention.attend(index, query, key, qkv[:, num_rotated:]).flatten(1)
 
     def _feed_forward(self, layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
-        gate, up = layer.gate_up(self._norm(x, layer.before_mlp)).chunk(2, dim=-1)
+        gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, dim=-1)
         return layer.down(_activate(gate, self.config.activation).mul_(up))
 
-    def _add(self, x: torch.Tensor, branch: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
-        return x + (branch if norm is None else self._norm(branch, norm))
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Root-mean-square norm over the last dimension, in float32."""
-        wide = x.float()
-        mean_square: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1])
-        scaled = wide * mean_square.add_(self.config.norm_eps).rsqrt_()
-        return scaled.mul_(weight).to(x.dtype)
+def _add(x: torch.Tensor, branch: torch.Tensor, norm: RmsNorm | None) -> None:
+    """Adds a branch to the residual stream `x`, in place."""
+    x.add_(branch if norm is None else norm(branch))
 
 
 def _activate(gate: torch.Tensor, activation: Activation) -> torch.Tensor:

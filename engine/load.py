@@ -13,6 +13,7 @@ from engine.decoder import Decoder, DecoderWeights, LayerWeights
 from engine.families.names import EMBEDDING, FINAL_NORM, HEAD, canonical_name, expected_tensors, layer_name, norms_of
 from engine.linear import Linear, make_linear
 from engine.model_config import ModelConfig
+from engine.norm import RmsNorm
 from engine.weights import WeightSource
 from protocol.errors import ModelLoadError
 
@@ -33,7 +34,7 @@ def load_decoder(config: ModelConfig, source: WeightSource, device: torch.device
 def _load_layer(loader: _Loader, index: int) -> LayerWeights:
     norms = norms_of(loader.config)
 
-    def norm(name: str | None) -> torch.Tensor | None:
+    def norm(name: str | None) -> RmsNorm | None:
         return None if name is None else loader.norm(layer_name(index, f"{name}.weight"))
 
     def linear(*parts: str) -> Linear:
@@ -84,16 +85,16 @@ class _Loader:
             raise ModelLoadError(f"{name} has shape {tuple(tensor.shape)}, config.json says {self._names.shapes[name]}")
         return tensor
 
-    def norm(self, name: str) -> torch.Tensor:
-        """A norm's weight in float32, with the family's offset."""
-        weight = self.tensor(name).to(self._device, torch.float32)
-        return weight + 1.0 if self.config.is_norm_offset else weight
+    def norm(self, name: str) -> RmsNorm:
+        """One norm, with the family's offset."""
+        return RmsNorm(self._norm_weight(name), self.config.norm_eps)
 
-    def qk_norm(self, index: int) -> torch.Tensor:
+    def qk_norm(self, index: int) -> RmsNorm:
         """The two norms as one, a row for each query head and each key head."""
-        query = self.norm(layer_name(index, "self_attn.q_norm.weight"))
-        key = self.norm(layer_name(index, "self_attn.k_norm.weight"))
-        return torch.cat((query.expand(self.config.num_heads, -1), key.expand(self.config.num_kv_heads, -1)))
+        query = self._norm_weight(layer_name(index, "self_attn.q_norm.weight"))
+        key = self._norm_weight(layer_name(index, "self_attn.k_norm.weight"))
+        rows = (query.expand(self.config.num_heads, -1), key.expand(self.config.num_kv_heads, -1))
+        return RmsNorm(torch.cat(rows), self.config.norm_eps)
 
     def linear(self, names: list[str]) -> Linear:
         """The projections `names` stacked into one product."""
@@ -101,6 +102,10 @@ class _Loader:
         has_bias = f"{names[0]}.bias" in self._names.shapes
         bias = self._stack([f"{name}.bias" for name in names]) if has_bias else None
         return make_linear(weight, bias, self._device)
+
+    def _norm_weight(self, name: str) -> torch.Tensor:
+        weight = self.tensor(name).to(self._device, torch.float32)
+        return weight + 1.0 if self.config.is_norm_offset else weight
 
     def _stack(self, names: list[str]) -> torch.Tensor:
         if len(names) == 1:

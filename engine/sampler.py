@@ -27,8 +27,9 @@ def sample(
     `positions[r]` is the position at which row r's token will stand. Raises `KvferryError` if the winner of a row is
     not a finite number: then the model's arithmetic has failed.
     """
-    best, greedy = logits.max(dim=-1)
-    if not bool(torch.isfinite(best).all()):
+    # Not `max`, which on some devices takes any one of equals: `argmax` takes the first everywhere.
+    greedy = logits.argmax(dim=-1)
+    if not bool(torch.isfinite(logits.gather(1, greedy[:, None])).all()):
         raise KvferryError("the model computed logits that are not finite; check the weights and the compute dtype")
     tokens: list[int] = greedy.tolist()
     drawn = [row for row, each in enumerate(params) if not each.is_greedy]

@@ -58,6 +58,15 @@ def test_logits_equal_transformers(variant: str, block_size: int, chunks: list[i
     _check(logits_in_chunks(engine, _prompt(43, 1), chunks, block_ids), _oracle(variant, 43, 1))
 
 
+@pytest.mark.parametrize("variant", ["llama", "mistral", "gemma2", "gemma3"])
+def test_long_contexts_equal_transformers(variant: str) -> None:
+    """Far beyond windows and the context that a scaled rope was made for, logits are still those of transformers."""
+    family, overrides = VARIANTS[variant]
+    engine = tiny_engine(family=family, num_blocks=32, **overrides)
+    found = logits_in_chunks(engine, _prompt(400, 2), [256, 100, 43, 1], range(31, -1, -1))
+    _check(found, _oracle(variant, 400, 2))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("block_size", [3, 16])
 def test_mixed_batches_equal_transformers(variant: str, block_size: int) -> None:
