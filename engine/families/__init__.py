@@ -38,6 +38,11 @@ def family_of(raw: Mapping[str, Any]) -> Family:
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """See `ModelConfig.from_hf`."""
     family = family_of(raw)
+    if raw.get("quantization_config") is not None:
+        # Its tensors would load under the same names, and mean something else.
+        raise ModelLoadError(
+            "config.json: quantization_config is not supported; use the unquantised model or a GGUF file"
+        )
     text = raw.get("text_config")
     if isinstance(text, Mapping):
         # A multimodal model: its text part stands apart, and what that leaves out is found outside.

@@ -32,5 +32,5 @@ MISTRAL = Family(
     ("MistralForCausalLM",),
     ("mistral",),
     _read_mistral,
-    defaults={**_DEFAULTS, "max_position_embeddings": 131072, "num_key_value_heads": 8},
+    defaults={**_DEFAULTS, "max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
 )

@@ -81,6 +81,14 @@ def test_llama3_rope_is_read() -> None:
     assert config.layers[0].rope == RopeSpec(500000.0, RopeScaling.LLAMA3, 8.0, 1.0, 4.0, 8192)
 
 
+def test_an_absent_window_is_the_default_and_a_null_one_is_none() -> None:
+    """Mistral slides over 4096 tokens unless config.json says otherwise; null switches the window off."""
+    raw = tiny_hf_config("mistral")
+    assert ModelConfig.from_hf({**raw, "sliding_window": None}).layers[0].window is None
+    del raw["sliding_window"]
+    assert ModelConfig.from_hf(raw).layers[0].window == 4096
+
+
 @pytest.mark.parametrize(("value", "expected"), [(7, (7,)), ([7, 9], (7, 9)), (None, ())])
 def test_end_tokens_may_be_one_several_or_none(value: object, expected: tuple[int, ...]) -> None:
     """`eos_token_id` is read as a tuple."""
@@ -107,6 +115,7 @@ def test_model_type_stands_in_for_missing_architectures() -> None:
         ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"hidden_act": "relu"}, "'relu' is not supported, only silu"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is not supported"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"vocab_size": "many"}, "vocab_size must be an integer, got 'many'"),
         ({"num_hidden_layers": True}, "num_hidden_layers must be an integer"),
