@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 
 QUESTION = "Explain in two sentences why the sky is blue, and what the capital of France is."
 NUM_ANSWER_TOKENS = 48
-TOLERANCE = 2e-3
+TOLERANCE = 5e-4
 """Logits reach 30 and pass 30 layers of float32 sums in another order."""
 
 
