@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from protocol.errors import (
     BadChunk,
@@ -58,7 +59,7 @@ class Receiver:
     def __init__(
         self,
         worker: WorkerId,
-        transport: Transport,
+        transport: Transport[Any],
         arena: Arena,
         unpacker: Unpacker,
         config: LandingConfig | None = None,

@@ -13,9 +13,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from protocol.errors import BadChunk, Cancelled, KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.errors import BadChunk, Cancelled, KvferryError, LayoutMismatch, StaleTicket, TransferError, WorkerUnavailable
 from protocol.ids import WorkerId
 from protocol.ticket import Ticket
 from transfer.arena import Arena
@@ -70,7 +70,7 @@ class Sender:
     def __init__(
         self,
         worker: WorkerId,
-        transport: Transport,
+        transport: Transport[Any],
         arena: Arena,
         packer: Packer,
         config: ShippingConfig | None = None,
@@ -122,7 +122,14 @@ class Sender:
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
     def connect(self, peer: PeerAddress) -> Future[None]:
-        """Makes a decode worker's landing zone writable from here."""
+        """Makes a decode worker's landing zone writable from here.
+
+        Raises `LayoutMismatch` at once when its slots are larger than the outbox's: a chunk would not fit.
+        """
+        if peer.zone is not None and peer.zone.slot_bytes > self._arena.slot_bytes:
+            raise LayoutMismatch(
+                f"{peer.worker} lands {peer.zone.slot_bytes} bytes a slot, {self.worker} has {self._arena.slot_bytes}"
+            )
         return self.commands.submit(lambda: self._transport.connect(peer))
 
     def forget(self, worker: WorkerId) -> Future[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from protocol.ids import WorkerId
 from protocol.ticket import LandingZone
@@ -55,7 +55,10 @@ class Write(Protocol):
     request: WriteRequest
 
 
-class Transport(Protocol):
+WriteT = TypeVar("WriteT", bound=Write)
+
+
+class Transport(Protocol[WriteT]):
     """One-sided writes between slots, and short tags (at most 256 bytes) delivered as they are.
 
     Tags of one sender may overtake each other, but a write's own tag never overtakes its bytes.
@@ -78,11 +81,11 @@ class Transport(Protocol):
         """Forgets a peer. Its posted writes become FAILED as soon as they are terminal. Unknown peers are ignored."""
         ...
 
-    def write(self, request: WriteRequest) -> Write:
+    def write(self, request: WriteRequest) -> WriteT:
         """Posts a write. Raises `TransferError` for a peer that is not connected or a range outside either arena."""
         ...
 
-    def state(self, write: Write) -> WriteState:
+    def state(self, write: WriteT) -> WriteState:
         """Where it stands; once terminal, it stays so and its resources are released."""
         ...
 

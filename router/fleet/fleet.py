@@ -74,11 +74,16 @@ class Fleet:
         if self._pinger is None:
             self._pinger = asyncio.create_task(self._ping_forever())
 
-    async def close(self) -> None:
-        """Ends all connections."""
+    async def pause(self) -> None:
+        """Stops looking after the workers, until the next `join`."""
         if self._pinger is not None:
             self._pinger.cancel()
             await asyncio.gather(self._pinger, return_exceptions=True)
+            self._pinger = None
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self.pause()
         for member in self.members:
             await member.client.close()
 

@@ -26,6 +26,10 @@ async def keep_proving(dispatcher: Dispatcher, fleet: Fleet, on_first: Callable[
     """Proves once, calls `on_first`, then proves again whenever no generation has succeeded for `VALID_FOR_S`."""
     is_first = True
     while True:
+        still_valid_s = fleet.last_success_at + VALID_FOR_S - time.monotonic()
+        if still_valid_s > 0 and not is_first:
+            await asyncio.sleep(still_valid_s)
+            continue
         try:
             await prove(dispatcher)
         except KvferryError as error:
@@ -36,8 +40,6 @@ async def keep_proving(dispatcher: Dispatcher, fleet: Fleet, on_first: Callable[
         if is_first:
             on_first()
             is_first = False
-        while (still_valid_s := fleet.last_success_at + VALID_FOR_S - time.monotonic()) > 0:
-            await asyncio.sleep(still_valid_s)
 
 
 async def prove(dispatcher: Dispatcher) -> None:

@@ -1,0 +1,330 @@
+"""A router, prefill and decode workers in one process, over the local transport and a fake clock.
+
+Everything but the wires is real: engines, workers, senders, receivers, codec, fleet and dispatcher. `Duo.run` drives all of
+them turn by turn until a coroutine has ended, so that a whole request takes milliseconds and nothing depends on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from transfer.codec.pool_codec import PoolCodec
+
+from decode_worker.config import DecodeConfig
+from decode_worker.outlet import OutletBatch
+from decode_worker.worker import DecodeWorker
+from engine.engine import Engine
+from prefill_worker.config import PrefillConfig
+from prefill_worker.worker import PrefillWorker
+from protocol import kvferry_worker_pb2 as pb
+from protocol.description import WorkerDescription
+from protocol.errors import KvferryError, WorkerUnavailable
+from protocol.ids import WorkerId, new_request_id
+from protocol.request import GeneratedToken, GenerateRequest, SamplingParams, StopRule
+from protocol.ticket import Ticket
+from protocol.wire import worker_id_to_wire
+from router.fleet.clients import TokenInbox
+from router.fleet.dispatch import Dispatcher
+from router.fleet.fleet import Connector, Fleet, WorkerTarget
+from router.generation import GenerationStart
+from tests.support.clock import FakeClock
+from tests.support.tiny_model import tiny_engine
+from transfer.arena import Arena
+from transfer.landing import Receiver
+from transfer.landing_contract import LandingConfig, LandingRequest
+from transfer.local import LocalFabric, LocalTransport
+from transfer.shipping import Sender, ShippingConfig
+from transfer.transport import Arenas
+
+Answer = TypeVar("Answer")
+
+SLOT_BYTES = 32 * 1024
+TICK_S = 0.001
+MAX_TURNS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class DuoOptions:
+    """What a test may vary. `prefill_engine` and `decode_engine` are keywords of `tiny_engine`."""
+
+    num_prefill: int = 1
+    num_decode: int = 1
+    prefill_engine: dict[str, Any] = field(default_factory=dict)
+    decode_engine: dict[str, Any] = field(default_factory=dict)
+    prefill: PrefillConfig = field(default_factory=lambda: PrefillConfig(max_step_tokens=32))
+    decode: DecodeConfig = field(default_factory=lambda: DecodeConfig(max_step_tokens=64, max_sequences=16))
+    landing: LandingConfig = field(default_factory=LandingConfig)
+    shipping: ShippingConfig = field(default_factory=ShippingConfig)
+    num_slots: int = 8
+    request_timeout_s: float = 600.0
+
+
+class Duo:
+    """The whole of it. `fabric.faults` orders faults on the wire; `kill` ends a worker without a word."""
+
+    def __init__(self, options: DuoOptions | None = None) -> None:
+        self.options = options or DuoOptions()
+        self.clock = FakeClock()
+        self.fabric = LocalFabric()
+        self.prefills = [self._prefill(number) for number in range(self.options.num_prefill)]
+        self.decodes = [self._decode(number) for number in range(self.options.num_decode)]
+        self.dead: set[str] = set()
+        self.fleet = Fleet(Connector(self._prefill_client, self._decode_client))
+        self.dispatcher = Dispatcher(self.fleet, self.options.request_timeout_s)
+        self._is_joined = False
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Runs a coroutine to its end while everything else takes its turns, then closes the fleet's connections."""
+        return asyncio.run(self._run(work))
+
+    async def generate(self, request: GenerateRequest) -> list[GeneratedToken]:
+        """All tokens of an answer."""
+        events = [event async for event in self.dispatcher.generate(request)]
+        return [event for event in events if not isinstance(event, GenerationStart)]
+
+    def generate_all(self, requests: list[GenerateRequest]) -> list[list[int]]:
+        """Token ids of the answers to requests that all come at once."""
+
+        async def work() -> list[list[GeneratedToken]]:
+            return await asyncio.gather(*map(self.generate, requests))
+
+        return [[token.token_id for token in tokens] for tokens in self.run(work)]
+
+    def kill(self, name: str) -> None:
+        """A worker's process is gone: it takes no turn any more and its wires are dead."""
+        self.dead.add(name)
+        for worker in (*self.prefills, *self.decodes):
+            if worker.identity.name == name:
+                self.fabric.kill(worker.identity)
+
+    def check_idle(self) -> None:
+        """Raises unless all living workers hold nothing: no request, block, slot or ticket."""
+        for prefill in self.prefills:
+            if prefill.identity.name not in self.dead:
+                prefill.check_idle()
+        for decode in self.decodes:
+            if decode.identity.name not in self.dead:
+                decode.check_idle()
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """Lets everybody take turns for a while of fake time."""
+        until = self.clock.now + seconds
+        for _ in range(MAX_TURNS):
+            if not self.turn() and self.clock.now >= until:
+                return
+        raise RuntimeError("the duo does not come to rest")
+
+    def turn(self) -> bool:
+        """One turn of everybody; false when nobody had anything to do."""
+        self.clock.advance(TICK_S)
+        is_busy = False
+        for prefill in self.prefills:
+            if prefill.identity.name not in self.dead:
+                is_busy |= prefill.tick(self.clock.now)
+                is_busy |= prefill.sender.pump(self.clock.now)
+        for decode in self.decodes:
+            if decode.identity.name not in self.dead:
+                is_busy |= decode.receiver.pump(self.clock.now)
+                is_busy |= decode.tick(self.clock.now)
+        return is_busy
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        task = asyncio.create_task(self._joined(work))
+        try:
+            for _ in range(MAX_TURNS):
+                if task.done():
+                    break
+                self.turn()
+                await asyncio.sleep(0)
+            else:
+                raise RuntimeError("the duo does not come to an end")
+            await self._drive(self.dispatcher.close())
+            return task.result()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, KvferryError):
+                await task
+            await self.fleet.pause()
+            self.settle()
+
+    async def _drive(self, waiting: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(waiting)
+        while not task.done():
+            self.turn()
+            await asyncio.sleep(0)
+
+    async def _joined(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        if not self._is_joined:
+            targets = [WorkerTarget("prefill", worker.identity.name) for worker in self.prefills]
+            targets += [WorkerTarget("decode", worker.identity.name) for worker in self.decodes]
+            await self.fleet.join(targets)
+            self._is_joined = True
+        return await work()
+
+    def _prefill(self, number: int) -> PrefillWorker:
+        identity = WorkerId.fresh(f"prefill-{number}")
+        engine = tiny_engine(**self.options.prefill_engine)
+        arena = Arena(self.options.num_slots, SLOT_BYTES)
+        transport = LocalTransport(identity, Arenas(landing=None, outbox=arena), self.fabric)
+        codec = PoolCodec(engine.cache.pool, engine.layout)
+        sender = Sender(identity, transport, arena, codec, self.options.shipping)
+        return PrefillWorker(identity, engine, sender, self.options.prefill, self.clock)
+
+    def _decode(self, number: int) -> DecodeWorker:
+        identity = WorkerId.fresh(f"decode-{number}")
+        engine = tiny_engine(**self.options.decode_engine)
+        arena = Arena(self.options.num_slots, SLOT_BYTES)
+        transport = LocalTransport(identity, Arenas(landing=arena, outbox=None), self.fabric)
+        codec = PoolCodec(engine.cache.pool, engine.layout)
+        receiver = Receiver(identity, transport, arena, codec, self.options.landing)
+        return DecodeWorker(identity, engine, receiver, self.options.decode, self.clock)
+
+    def _prefill_client(self, target: str, router_id: str) -> InProcessPrefill:
+        worker = next(one for one in self.prefills if one.identity.name == target)
+        return InProcessPrefill(self, worker)
+
+    def _decode_client(self, target: str, router_id: str) -> InProcessDecode:
+        worker = next(one for one in self.decodes if one.identity.name == target)
+        return InProcessDecode(self, worker, router_id)
+
+
+class _InProcess:
+    """What both clients share. A dead worker answers as a connection to a dead process would."""
+
+    def __init__(self, duo: Duo, worker: PrefillWorker | DecodeWorker) -> None:
+        self.target = worker.identity.name
+        self.duo = duo
+        self._identity = worker.identity
+        self._engine: Engine = worker.engine
+
+    async def describe(self) -> WorkerDescription:
+        return WorkerDescription(
+            worker=self._identity,
+            role=self.target.split("-")[0],
+            layout=self._engine.layout,
+            num_blocks=self._engine.num_blocks,
+            max_context_tokens=self._engine.max_tokens_per_sequence,
+            device="cpu",
+            num_threads=1,
+            cores=(),
+            process_id=1,
+            host="here",
+            target=self.target,
+            transport="local",
+        )
+
+    async def status(self) -> pb.WorkerStatus:
+        self.check_alive()
+        return pb.WorkerStatus(worker=worker_id_to_wire(self._identity))
+
+    async def close(self) -> None:
+        return None
+
+    def check_alive(self) -> None:
+        if self.target in self.duo.dead:
+            raise WorkerUnavailable(f"{self.target} does not answer")
+
+    async def answer_of(self, waiting: Awaitable[Answer]) -> Answer:
+        """Waits for a worker's answer; a worker that dies meanwhile breaks the call."""
+        self.check_alive()
+        task = asyncio.ensure_future(waiting)
+        while not task.done():
+            if self.target in self.duo.dead:
+                task.cancel()
+                raise WorkerUnavailable(f"{self.target} died")
+            await asyncio.sleep(0)
+        return task.result()
+
+
+class InProcessPrefill(_InProcess):
+    """A prefill worker of the duo."""
+
+    def __init__(self, duo: Duo, worker: PrefillWorker) -> None:
+        super().__init__(duo, worker)
+        self._worker = worker
+
+    async def connect(self, decode_target: str) -> pb.ConnectReply:
+        decode = next(one for one in self.duo.decodes if one.identity.name == decode_target)
+        sender, receiver = self._worker.sender, decode.receiver
+        layout = self._worker.engine.layout
+        await self.answer_of(asyncio.wrap_future(receiver.connect(sender.address(), layout)))
+        num_tokens = 2 * receiver.chunk_tokens_from(self._worker.identity)
+        test = decode.reserve_link_test(LandingRequest(new_request_id(), self._worker.identity, 0, num_tokens, ()))
+        await self.answer_of(asyncio.wrap_future(sender.connect(receiver.address())))
+        await self.answer_of(asyncio.wrap_future(self._worker.test_link(test)))
+        return pb.ConnectReply(decode_worker=worker_id_to_wire(decode.identity), transport="local")
+
+    async def prefill(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float
+    ) -> tuple[GeneratedToken, int]:
+        answer = await self.answer_of(asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)))
+        return answer.first_token, answer.num_cached_tokens
+
+    async def cancel(self, request_id: str) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
+
+    async def forget(self, worker: WorkerId) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.sender.forget(worker)))
+
+
+class InProcessDecode(_InProcess):
+    """A decode worker of the duo."""
+
+    def __init__(self, duo: Duo, worker: DecodeWorker, router_id: str) -> None:
+        super().__init__(duo, worker)
+        self._worker = worker
+        self._router_id = router_id
+        self._inboxes: dict[str, TokenInbox] = {}
+        worker.outlets.subscribe(router_id, self._deliver)
+
+    def open(self, request_id: str) -> TokenInbox:
+        inbox = self._inboxes[request_id] = _MortalInbox(self)
+        return inbox
+
+    def close_inbox(self, request_id: str) -> None:
+        self._inboxes.pop(request_id, None)
+
+    async def reserve(self, request: GenerateRequest, prefill_worker: WorkerId, deadline_s: float) -> Ticket:
+        reserved = self._worker.reserve(request, prefill_worker, self._router_id, deadline_s)
+        return await self.answer_of(asyncio.wrap_future(reserved))
+
+    async def decode(self, ticket: Ticket, first_token: GeneratedToken) -> None:
+        started = self._worker.decode(ticket.request_id, ticket.generation, first_token)
+        await self.answer_of(asyncio.wrap_future(started))
+
+    async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.generate(request, self._router_id, deadline_s)))
+
+    async def cancel(self, request_id: str) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
+
+    async def forget(self, worker: WorkerId) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.receiver.forget(worker)))
+
+    def _deliver(self, batch: OutletBatch) -> None:
+        for token in batch.tokens:
+            if token.request_id in self._inboxes:
+                self._inboxes[token.request_id].put(token)
+        for failure in batch.failures:
+            if failure.request_id in self._inboxes:
+                self._inboxes[failure.request_id].put(failure.error)
+
+
+class _MortalInbox(TokenInbox):
+    """An inbox whose stream breaks when its worker dies."""
+
+    def __init__(self, client: InProcessDecode) -> None:
+        super().__init__()
+        self._client = client
+
+    async def next(self) -> GeneratedToken:
+        return await self._client.answer_of(super().next())
+
+
+def greedy(prompt: list[int], max_tokens: int = 12) -> GenerateRequest:
+    """A greedy request that ends by length only."""
+    return GenerateRequest(new_request_id(), tuple(prompt), StopRule(max_tokens), SamplingParams(temperature=0.0))
