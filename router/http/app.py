@@ -14,7 +14,7 @@ from protocol.errors import KvferryError
 from router.config import RouterConfig
 from router.generation import Generator
 from router.http.admission import Admission
-from router.http.endpoints import CHAT, COMPLETIONS
+from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
 from router.http.errors import MethodNotAllowed, RouteNotFound, as_kvferry_error, error_response, request_id_of
 from router.http.front import Front
 from router.http.metrics import FrontMetrics
@@ -41,13 +41,15 @@ def create_app(
 
 
 def _add_generation_routes(app: FastAPI, front: Front) -> None:
-    @app.post(COMPLETIONS.path)
-    async def completions(request: Request) -> Response:
-        return await COMPLETIONS.answer(front, request)
+    def add(endpoint: GenerationEndpoint) -> None:
+        async def answer(request: Request) -> Response:
+            return await endpoint.answer(front, request)
 
-    @app.post(CHAT.path)
-    async def chat(request: Request) -> Response:
-        return await CHAT.answer(front, request)
+        # A plain route: the bodies are checked in `endpoint`, so FastAPI's own reading of parameters would only cost time.
+        app.add_route(endpoint.path, answer, methods=["POST"])
+
+    add(COMPLETIONS)
+    add(CHAT)
 
 
 def _add_model_routes(app: FastAPI, front: Front) -> None:

@@ -53,7 +53,8 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
 
 
 def _are_token_ids(value: list[Any]) -> bool:
-    return all(type(item) is int for item in value)
+    # Exactly int: a bool is no id. Said in this way because lists can be long.
+    return {int}.issuperset(map(type, value))
 
 
 def _stop_strings(value: Any) -> tuple[str, ...]:
