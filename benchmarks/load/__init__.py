@@ -1,0 +1,1 @@
+"""The parts of the serving benchmark: arrivals, traces, prompts, the client and the statistics."""

@@ -1,0 +1,123 @@
+"""Sends one streamed completion to any OpenAI-compatible server and notes when its tokens arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from benchmarks.load.statistics import RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """One request of a run: due `arrival_s` seconds after its start."""
+
+    arrival_s: float
+    prompt_token_ids: list[int]
+    output_tokens: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    event_times_s: list[float] = field(default_factory=list)
+    has_text: bool = False
+    output_tokens: int | None = None
+    error: str | None = None
+    is_done: bool = False
+
+    def record(self, end_s: float) -> RequestRecord:
+        times = self.event_times_s
+        tokens = len(times) if self.output_tokens is None else self.output_tokens
+        if len(times) > tokens and not self.has_text:
+            # Some servers send the reason of the end in an event of its own, which carries no token.
+            times = times[:-1]
+        return RequestRecord(tuple(times), end_s, tokens, self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server under load. No request takes longer than `timeout_s`."""
+
+    client: httpx.AsyncClient
+    model: str
+    timeout_s: float
+
+
+async def send(target: Target, request: LoadRequest, due_at: float) -> RequestRecord:
+    """Runs one request. Whatever goes wrong becomes the record's `error`, by kind; times count from `due_at`."""
+    progress = _Progress()
+    body = {
+        "model": target.model,
+        "prompt": request.prompt_token_ids,
+        "max_tokens": request.output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    try:
+        async with (
+            asyncio.timeout(target.timeout_s),
+            target.client.stream("POST", "/v1/completions", json=body) as response,
+        ):
+            if response.status_code != 200:
+                progress.error = f"http_{response.status_code}"
+                await response.aread()
+            else:
+                await _follow(response, progress, due_at)
+    except TimeoutError:
+        progress.error = "timeout"
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        progress.error = type(error).__name__
+    if progress.error is None and not progress.is_done:
+        progress.error = "stream_cut"
+    return progress.record(time.monotonic() - due_at)
+
+
+async def _follow(response: httpx.Response, progress: _Progress, due_at: float) -> None:
+    async for event in _events(response):
+        if event == b"[DONE]":
+            progress.is_done = True
+            continue
+        fields: dict[str, Any] = json.loads(event)
+        if "error" in fields:
+            progress.error = str(fields["error"].get("code") or "stream_error")
+            return
+        if fields.get("usage"):
+            progress.output_tokens = fields["usage"]["completion_tokens"]
+        if fields["choices"]:
+            progress.event_times_s.append(time.monotonic() - due_at)
+            progress.has_text = bool(fields["choices"][0]["text"])
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The payloads of the stream's `data:` lines."""
+    rest = b""
+    async for part in response.aiter_raw():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+
+async def run_open_loop(
+    target: Target, requests: list[LoadRequest], on_done: Callable[[RequestRecord], None]
+) -> tuple[list[RequestRecord], float]:
+    """Sends each request when it is due, whatever became of the others. Returns records and the run's seconds."""
+    start = time.monotonic()
+
+    async def one(request: LoadRequest) -> RequestRecord:
+        due_at = start + request.arrival_s
+        await asyncio.sleep(max(0.0, due_at - time.monotonic()))
+        record = await send(target, request, due_at)
+        on_done(record)
+        return record
+
+    records = await asyncio.gather(*(one(request) for request in requests))
+    return list(records), time.monotonic() - start
