@@ -1,0 +1,145 @@
+"""Attention for the CPU: torch's fused kernel over K and V gathered from their slots.
+
+Sequences with one new token go together, padded to the longest context; each longer slice goes alone. Padding repeats
+the sequence's first slot, so that only slots that were written are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from engine.attention.interface import StepMetadata
+from engine.kv_cache import KvCache
+from engine.model_config import ModelConfig
+
+
+class FastCpuAttention:
+    """Chooses slots and masks once per step; each layer then takes one gather and one fused call per group."""
+
+    name = "fast"
+    is_graph_safe = False
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._windows = {layer.window for layer in config.layers}
+
+    def begin(self, metadata: StepMetadata, cache: KvCache) -> FastCpuStep:
+        """Groups the sequences: all decodes in one, each prefill chunk in its own."""
+        sizes = [last - first for first, last in pairwise(metadata.query_starts)]
+        decodes = [index for index, size in enumerate(sizes) if size == 1]
+        groups = [self._decodes(metadata, cache, decodes)] if decodes else []
+        groups += [self._chunk(metadata, cache, index) for index, size in enumerate(sizes) if size > 1]
+        return FastCpuStep(self._config, cache, metadata.slots, groups)
+
+    def _decodes(self, metadata: StepMetadata, cache: KvCache, members: list[int]) -> _Group:
+        lengths = torch.tensor([metadata.context_lens[index] for index in members])[:, None]
+        rows: slice | torch.Tensor = slice(None)
+        tables = metadata.block_tables
+        if not metadata.is_decode_only:
+            rows = torch.tensor([metadata.query_starts[index] for index in members])
+            tables = tables[members]
+        keys = torch.arange(int(lengths.max()))
+        slots = _slots(tables, torch.where(keys < lengths, keys, 0), cache.layout.block_size)
+        masks = {window: _mask(keys, lengths - 1, window) for window in self._windows}
+        masks = {window: None if mask is None else mask[:, None, None] for window, mask in masks.items()}
+        return _Group(rows, slots, masks, len(members))
+
+    def _chunk(self, metadata: StepMetadata, cache: KvCache, index: int) -> _Group:
+        rows = slice(metadata.query_starts[index], metadata.query_starts[index + 1])
+        keys = torch.arange(metadata.context_lens[index])
+        slots = _slots(metadata.block_tables[index : index + 1], keys[None], cache.layout.block_size)
+        # A whole prompt in one chunk has the mask that the kernel knows by itself, and computes half of the scores.
+        is_whole = rows.stop - rows.start == len(keys) and self._config.attention_softcap is None
+        plain = {window for window in self._windows if is_whole and (window is None or window >= len(keys))}
+        masks = {
+            window: None if window in plain else _mask(keys, metadata.positions[rows, None], window)
+            for window in self._windows
+        }
+        return _Group(rows, slots, masks, None)
+
+
+def _slots(tables: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:
+    """Slots of `positions` `[B, C]` of sequences with block tables `[B, M]`, flat."""
+    blocks = tables.gather(1, (positions // block_size).expand(len(tables), -1))
+    return (blocks * block_size + positions % block_size).flatten()
+
+
+def _mask(keys: torch.Tensor, queries: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """What to add to the scores: 0 or minus infinity, `[Q, C]`. None when each of the queries `[Q, 1]` sees all keys."""
+    hidden = keys > queries
+    if window is not None:
+        hidden |= keys <= queries - window
+    if not bool(hidden.any()):
+        return None
+    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """`rows` of the step, the slots they attend to, and what to add to the scores by window.
+
+    With `num_decodes` B, of which each has one row, there are B * C slots; a chunk has C and None.
+    """
+
+    rows: slice | torch.Tensor
+    slots: torch.Tensor
+    masks: dict[int | None, torch.Tensor | None]
+    num_decodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FastCpuStep:
+    """One step; see `StepAttention`."""
+
+    config: ModelConfig
+    cache: KvCache
+    slots: torch.Tensor
+    groups: list[_Group]
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """See `StepAttention.attend`."""
+        self.cache.write(layer, self.slots, key, value)
+        stored = self.cache.slots(layer)
+        window = self.config.layers[layer].window
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for group in self.groups:
+            kv = stored.index_select(1, group.slots).to(query.dtype)
+            attend = self._chunk if group.num_decodes is None else self._decodes
+            output[group.rows] = attend(query[group.rows], kv, group.masks[window])
+        return output
+
+    def _decodes(self, query: torch.Tensor, kv: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Queries `[B, H, D]` of B sequences, K and V `[2, B * C, K, D]`, mask `[B, 1, 1, C]`.
+
+        The query heads that share a KV head stand as further queries, so that K and V are read once.
+        """
+        grouped = self._grouped(query)
+        keys, values = kv.view(2, len(query), -1, *kv.shape[2:]).transpose(2, 3)
+        return self._scaled(grouped, keys, values, mask, False).flatten(1, 2)
+
+    def _chunk(self, query: torch.Tensor, kv: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Queries `[Q, H, D]` of one sequence, K and V `[2, C, K, D]`, mask `[Q, C]`. Without one it is causal."""
+        grouped = self._grouped(query).permute(1, 2, 0, 3)
+        keys, values = kv.transpose(1, 2)[:, :, None].expand(-1, -1, grouped.shape[1], -1, -1)
+        return self._scaled(grouped, keys, values, mask, mask is None).permute(2, 0, 1, 3).flatten(1, 2)
+
+    def _grouped(self, query: torch.Tensor) -> torch.Tensor:
+        """`[T, H, D]` to `[T, K, H / K, D]`."""
+        return query.view(len(query), self.config.num_kv_heads, -1, query.shape[-1])
+
+    def _scaled(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
+    ) -> torch.Tensor:
+        """Attention over the last two dimensions, with the model's scale and soft cap."""
+        scale, cap = self.config.attention_scale, self.config.attention_softcap
+        if cap is None:
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, keys, values, attn_mask=mask, is_causal=is_causal, scale=scale
+            )
+        scores = (query @ keys.transpose(-1, -2)).float().mul_(scale / cap).tanh_().mul_(cap)
+        if mask is not None:
+            scores += mask
+        return scores.softmax(dim=-1).to(values.dtype) @ values

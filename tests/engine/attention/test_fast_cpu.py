@@ -1,0 +1,90 @@
+"""The CPU's attention against the reference, over a cache in which every slot that was not written is a NaN."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from engine.attention.fast_cpu import FastCpuAttention
+from engine.attention.interface import AttentionBackend, build_metadata
+from engine.attention.reference import ReferenceAttention
+from engine.batch import StepBatch
+from engine.kv_cache import KvCache
+from engine.model_config import ModelConfig
+from protocol.layout import KvDtype, KvLayout
+from tests.support.generate import slice_of
+from tests.support.tiny_model import TINY_FAMILIES, tiny_hf_config
+
+CPU = torch.device("cpu")
+LENGTHS = {"a": 25, "b": 9, "c": 42, "d": 1}
+PLANS = (
+    {"a": 9, "b": 3},
+    {"b": 5, "a": 1, "c": 17, "d": 1},
+    {"c": 22, "b": 1, "a": 14},
+    {"c": 1},
+    {"a": 1, "c": 2},
+)
+"""Sizes of the slices of each step: whole prompts, all mixed, chunks beside a decode, a decode alone, a short chunk."""
+
+
+def _run(backend: AttentionBackend, config: ModelConfig, block_size: int, kv_dtype: KvDtype) -> list[torch.Tensor]:
+    """What every layer of every step attends to, for random heads that are the same for all backends."""
+    layout = KvLayout("m", config.num_layers, config.num_kv_heads, config.head_dim, kv_dtype, block_size)
+    cache = KvCache(layout, 80, CPU)
+    cache.pool.fill_(float("nan"))
+    generator = torch.Generator().manual_seed(3)
+    order = iter(random.Random(5).sample(range(80), k=80))
+    tables = {name: [next(order) for _ in range(-(-length // block_size))] for name, length in LENGTHS.items()}
+    done = dict.fromkeys(LENGTHS, 0)
+    found = []
+    for plan in PLANS:
+        parts = tuple(slice_of([1] * size, done[name], tables[name], name) for name, size in plan.items())
+        batch = StepBatch(parts)
+        step = backend.begin(build_metadata(batch, block_size, CPU), cache)
+        for layer in range(config.num_layers):
+            heads = config.num_heads + 2 * config.num_kv_heads
+            qkv = torch.randn(batch.num_tokens, heads, config.head_dim, generator=generator)
+            query, key, value = qkv.split_with_sizes([config.num_heads, config.num_kv_heads, config.num_kv_heads], 1)
+            found.append(step.attend(layer, query, key, value))
+        for name, size in plan.items():
+            done[name] += size
+    return found
+
+
+def _assert_equal(config: ModelConfig, block_size: int, kv_dtype: KvDtype = KvDtype.FLOAT32) -> None:
+    expected = _run(ReferenceAttention(config), config, block_size, kv_dtype)
+    for found, wanted in zip(_run(FastCpuAttention(config), config, block_size, kv_dtype), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize("block_size", [1, 5, 16])
+def test_equals_the_reference(family: str, block_size: int) -> None:
+    """Windows, soft caps, shared KV heads, whole prompts, chunks and decodes; no unwritten slot leaks in."""
+    _assert_equal(ModelConfig.from_hf(tiny_hf_config(family)), block_size)
+
+
+@pytest.mark.parametrize("kv_dtype", [KvDtype.FLOAT16, KvDtype.BFLOAT16])
+def test_reads_a_cache_of_another_dtype(kv_dtype: KvDtype) -> None:
+    """K and V of half precision are attended to in the dtype of the queries."""
+    _assert_equal(ModelConfig.from_hf(tiny_hf_config()), 16, kv_dtype)
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(1, 1, 2), (6, 6, 8), (8, 1, 20), (9, 3, 64)])
+def test_heads_of_any_number_and_size(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """From one KV head for all to one for each, and sizes that fill no vector."""
+    config = dataclasses.replace(
+        ModelConfig.from_hf(tiny_hf_config()), num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim
+    )
+    _assert_equal(config, 16)
+
+
+@pytest.mark.parametrize("window", [1, 3, 9, 10, 1000])
+def test_windows_around_the_length_of_a_prompt(window: int) -> None:
+    """A window that hides nothing of a whole prompt may take the causal short cut; one that hides a key may not."""
+    config = ModelConfig.from_hf(tiny_hf_config())
+    layers = tuple(dataclasses.replace(layer, window=window) for layer in config.layers)
+    _assert_equal(dataclasses.replace(config, layers=layers), 16)
