@@ -55,6 +55,7 @@ class HttpServer:
         self._thread = threading.Thread(target=self._run, name="http-server", daemon=True)
         self._thread.start()
         if not self.started.wait(timeout_s) or self._failure is not None:
+            self.stop()
             raise self._failure or DeadlineExceeded(f"the HTTP server did not start within {timeout_s:g} s")
 
     def stop(self) -> None:

@@ -126,11 +126,16 @@ class CompletionBody(SamplingBody):
 
 
 class ChatMessage(_Strict):
-    """One turn of the conversation."""
+    """One turn of the conversation. Null fields come back with the answers that clients append to their messages."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, BeforeValidator(_content)]
     name: str | None = None
+    refusal: Annotated[str | None, _only()] = None
+    tool_calls: Annotated[list[Any] | None, _only([])] = None
+    function_call: Annotated[dict[str, Any] | None, _only()] = None
+    annotations: Annotated[list[Any] | None, _only([])] = None
+    audio: Annotated[dict[str, Any] | None, _only()] = None
 
 
 class ChatBody(SamplingBody):
@@ -143,3 +148,8 @@ class ChatBody(SamplingBody):
     response_format: Annotated[dict[str, Any] | None, _only({"type": "text"})] = None
     tools: Annotated[list[Any] | None, _only([])] = None
     tool_choice: Annotated[str | None, _only("none", "auto")] = None
+    parallel_tool_calls: bool | None = None
+    modalities: Annotated[list[str] | None, _only(["text"])] = None
+    store: Annotated[bool | None, _only(False)] = None
+    metadata: Annotated[dict[str, str] | None, _only({})] = None
+    service_tier: Annotated[str | None, _only("auto", "default")] = None

@@ -130,6 +130,9 @@ async def test_logprobs_without_alternatives() -> None:
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"prompt": "x"}, "prompt"),
+        ({"store": True}, "store"),
+        ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "a", "refusal": "no"}]}, "messages[0].refusal"),
     ],
 )
 async def test_what_chat_cannot_do_is_refused_by_name(fields: dict[str, Any], param: str) -> None:

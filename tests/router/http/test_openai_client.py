@@ -1,6 +1,7 @@
 """The front over a real socket, with OpenAI's own client."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import openai
@@ -55,6 +56,15 @@ def test_chat(client: openai.OpenAI) -> None:
     assert answer.choices[0].logprobs is not None
     assert answer.choices[0].logprobs.content is not None
     assert [entry.token for entry in answer.choices[0].logprobs.content][:5] == list("hello")
+
+
+def test_an_answer_can_be_sent_back_as_a_turn(client: openai.OpenAI) -> None:
+    """What the server answers is accepted as part of the next conversation, as clients write it."""
+    message = client.chat.completions.create(model=MODEL, messages=TURNS).choices[0].message
+    turns: list[Any] = [*TURNS, message, {"role": "user", "content": "?"}]
+    answer = client.chat.completions.create(model=MODEL, messages=turns)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len("user: hi\nassistant: hello\nuser: ?\nassistant: ")
 
 
 def test_streamed_chat(client: openai.OpenAI) -> None:
