@@ -14,8 +14,6 @@ from protocol.request import SamplingParams, TokenLogprobs
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_NUM_CANDIDATES = 1024
-"""Top-p first looks for its threshold among this many tokens, for it is nearly always there, and then among all."""
 
 
 def sample(
@@ -72,35 +70,66 @@ def filtered_weights(logits: torch.Tensor, params: Sequence[SamplingParams]) -> 
 
     Temperature comes first. Top-k keeps the k most likely tokens. Of these, top-p keeps the fewest that together have
     at least probability p. Min-p keeps tokens at least p times as likely as the most likely one. Tokens that tie with
-    the last one kept are kept too, so that the outcome never depends on an order among equals.
+    the last one kept, in float32, are kept too, so that the outcome never depends on an order among equals.
     """
     temperatures = _column([each.temperature for each in params], logits)
-    weights = ((logits - logits.max(dim=-1, keepdim=True).values) / temperatures).exp_()
+    weights = (logits - logits.max(dim=-1, keepdim=True).values).div_(temperatures).exp_()
     rows = [row for row, each in enumerate(params) if 0 < each.top_k < logits.shape[-1]]
     if rows:
-        highest = logits[rows].topk(max(params[row].top_k for row in rows), dim=-1).values
+        heaviest = _some(weights, rows).topk(max(params[row].top_k for row in rows), dim=-1).values
         last = torch.tensor([[params[row].top_k - 1] for row in rows], device=logits.device)
-        weights[rows] = weights[rows].masked_fill_(logits[rows] < highest.gather(1, last), 0.0)
+        _remove_lighter(weights, rows, heaviest.gather(1, last))
     rows = [row for row, each in enumerate(params) if each.top_p < 1.0]
     if rows:
         shares = _column([params[row].top_p for row in rows], logits, torch.float64)
-        weights[rows] = _keep_top_p(weights[rows], shares)
-    if any(each.min_p for each in params):
-        weights.masked_fill_(weights < _column([each.min_p for each in params], logits), 0.0)
+        _remove_lighter(weights, rows, _top_p_border(_some(weights, rows), shares))
+    rows = [row for row, each in enumerate(params) if each.min_p > 0.0]
+    if rows:
+        _remove_lighter(weights, rows, _column([params[row].min_p for row in rows], logits))
     return weights
 
 
-def _keep_top_p(weights: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    needed = shares * weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    num_candidates = min(_NUM_CANDIDATES, weights.shape[-1])
-    ordered = weights.topk(num_candidates, dim=-1).values
+def _some(table: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """The given rows in order, without a copy when they are all rows."""
+    return table if len(rows) == table.shape[0] else table[rows]
+
+
+def _remove_lighter(weights: torch.Tensor, rows: Sequence[int], borders: torch.Tensor) -> None:
+    """Zeroes, in the given rows, what is lighter than the row's border (`[len(rows), 1]`)."""
+    if len(rows) < weights.shape[0]:
+        everywhere = weights.new_zeros(weights.shape[0], 1)
+        everywhere[rows] = borders
+        borders = everywhere
+    weights.masked_fill_(weights < borders, 0.0)
+
+
+def _top_p_border(weights: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """The lightest weight that top-p keeps, `[R, 1]`, where `shares` `[R, 1]` is p."""
+    needed = shares * weights.sum(dim=-1, keepdim=True)
+    if weights.device.type == "cpu":
+        rows = zip(weights, needed[:, 0], strict=True)
+        return torch.stack([_nucleus_border(_candidates(row, mass), mass) for row, mass in rows])[:, None]
+    # Sorting is cheap here, and a loop over rows is not.
+    return _nucleus_border(weights.sort(dim=-1, descending=True).values, needed)
+
+
+def _candidates(row: torch.Tensor, needed: torch.Tensor) -> torch.Tensor:
+    """The weights that can be in the nucleus, in falling order: usually a few hundred, where sorting all takes long.
+
+    All tokens lighter than an even share of what may be left out can be left out together, hence each of them.
+    """
+    spare = row.sum() - needed
+    # Half of it, lest rounding raises the bound; and never 0, for tokens without weight need no sorting.
+    bound = max(0.5 * float(spare) / row.shape[0], 1e-30)
+    return row[row >= bound].sort(descending=True).values
+
+
+def _nucleus_border(ordered: torch.Tensor, needed: torch.Tensor) -> torch.Tensor:
+    """The lightest weight that is kept, of weights in falling order: of one row, or of `[R, N]` with `needed` `[R, 1]`."""
     cumulative = ordered.cumsum(dim=-1, dtype=torch.float64)
-    if bool((cumulative[:, -1:] < needed).any()):
-        ordered = weights.sort(dim=-1, descending=True).values
-        cumulative = ordered.cumsum(dim=-1, dtype=torch.float64)
-    # The two sums may differ by rounding, so that even all tokens fall short of p = 1 - 1e-16: then all are kept.
+    # Sums in another order differ by rounding, so that even all tokens may fall short of p near 1: then all are kept.
     last = torch.searchsorted(cumulative, needed).clamp_(max=ordered.shape[-1] - 1)
-    return weights.masked_fill(weights < ordered.gather(1, last), 0.0)
+    return ordered[last] if last.dim() == 0 else ordered.gather(-1, last)
 
 
 def _logprobs(

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.sampler import filtered_weights, sample, uniform
+from engine.sampler import _candidates, _nucleus_border, filtered_weights, sample, uniform
 from protocol.errors import KvferryError
 from protocol.request import SamplingParams
 
@@ -104,13 +104,33 @@ def test_ties_are_kept_together(params: SamplingParams) -> None:
     assert _kept(params, torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0]])) == [1, 2, 3]
 
 
-def test_top_p_looks_beyond_its_first_candidates() -> None:
-    """On a flat distribution the nucleus is larger than the first search, and is found all the same."""
-    logits = torch.linspace(0.1, 0.0, 5000)[None]
-    probabilities = logits[0].double().softmax(dim=-1)
-    needed = int((probabilities.cumsum(dim=0) < 0.9).sum()) + 1
-    assert needed > 1024
-    assert abs(len(_kept(SamplingParams(top_p=0.9), logits)) - needed) <= 1
+@given(
+    p=st.floats(0.01, 0.999),
+    temperature=st.sampled_from([0.3, 1.0, 5.0]),
+    seed=st.integers(0, 10_000),
+    spread=st.sampled_from([0.0, 0.1, 3.0, 12.0]),
+)
+@settings(max_examples=80, deadline=None)
+def test_top_p_is_the_smallest_set_with_its_mass(p: float, temperature: float, seed: int, spread: float) -> None:
+    """What top-p keeps weighs at least p, would not without its lightest tokens, and is heavier than what it removes."""
+    logits = torch.randn(1, 2000, generator=torch.Generator().manual_seed(seed)) * spread
+    probabilities = (logits[0].double() / temperature).softmax(dim=-1)
+    kept = filtered_weights(logits, [SamplingParams(temperature=temperature, top_p=p)])[0] > 0
+    lightest = probabilities[kept].min()
+    assert float(probabilities[kept].sum()) >= p - 1e-5
+    assert float(probabilities[probabilities > lightest * (1 + 1e-5)].sum()) < p + 1e-5
+    assert not bool((probabilities[~kept] > lightest * (1 + 1e-5)).any())
+
+
+def test_sorting_all_finds_the_same_nucleus() -> None:
+    """The search among candidates and the sort of everything, which other devices do, agree to the bit."""
+    weights = (torch.randn(4, 3000, generator=torch.Generator().manual_seed(1)) * 4).exp()
+    needed = torch.tensor([[0.1], [0.5], [0.95], [0.999]], dtype=torch.float64) * weights.sum(
+        -1, True, dtype=torch.float64
+    )
+    everything = _nucleus_border(weights.sort(dim=-1, descending=True).values, needed)
+    for row, mass, border in zip(weights, needed[:, 0], everything[:, 0], strict=True):
+        assert _nucleus_border(_candidates(row, mass), mass) == border
 
 
 def test_uniform_numbers_are_pinned() -> None:
