@@ -61,7 +61,8 @@ class Engine:
         if logits is None:
             return StepResult(())
         params = [part.sampling for part in sampled if part.sampling is not None]
-        drawn = sample(logits, params, [part.end for part in sampled])
+        with torch.inference_mode():
+            drawn = sample(logits, params, [part.end for part in sampled])
         tokens = zip(sampled, drawn, strict=True)
         return StepResult(tuple(SampledToken(part.request_id, *token) for part, token in tokens))
 

@@ -31,10 +31,13 @@ def sample(
         raise KvferryError("the model computed logits that are not finite; check the weights and the compute dtype")
     tokens: list[int] = greedy.tolist()
     drawn = [row for row, each in enumerate(params) if not each.is_greedy]
-    if drawn:
-        chosen = logits if len(drawn) == len(params) else logits[drawn]
-        numbers = [uniform(params[row].seed, positions[row]) for row in drawn]
-        for row, token in zip(drawn, _draw(chosen, [params[row] for row in drawn], numbers), strict=True):
+    # A CPU works on one row at a time, which its cache holds; other devices work on all at once.
+    num_at_once = 1 if logits.device.type == "cpu" else max(1, len(drawn))
+    for first in range(0, len(drawn), num_at_once):
+        rows = drawn[first : first + num_at_once]
+        numbers = [uniform(params[row].seed, positions[row]) for row in rows]
+        drawn_tokens = _draw(_some(logits, rows), [params[row] for row in rows], numbers)
+        for row, token in zip(rows, drawn_tokens, strict=True):
             tokens[row] = token
     reports = _logprobs(logits, tokens, params)
     return [(token, reports.get(row)) for row, token in enumerate(tokens)]
@@ -90,7 +93,9 @@ def filtered_weights(logits: torch.Tensor, params: Sequence[SamplingParams]) -> 
 
 
 def _some(table: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The given rows in order, without a copy when they are all rows."""
+    """The given rows, in rising order; without a copy when it is one or all."""
+    if len(rows) == 1:
+        return table[rows[0] : rows[0] + 1]
     return table if len(rows) == table.shape[0] else table[rows]
 
 
