@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.sampler import _candidates, _nucleus_border, filtered_weights, sample, uniform
+from engine.sampler import _candidates, _draw, _nucleus_border, filtered_weights, sample, uniform
 from protocol.errors import KvferryError
 from protocol.request import SamplingParams
 
@@ -34,12 +34,23 @@ def _kept(params: SamplingParams, logits: torch.Tensor = LOGITS) -> list[int]:
 )
 def test_tokens_come_as_often_as_their_probability_says(params: SamplingParams, expected: list[float]) -> None:
     """Over many positions the frequency of each token is its probability after temperature and filters."""
-    num_draws = 20_000
-    drawn = sample(LOGITS.expand(num_draws, -1), [params] * num_draws, range(num_draws))
-    counts = torch.bincount(torch.tensor([token for token, _ in drawn]), minlength=6) / num_draws
+    num_draws = 5_000
+    numbers = [uniform(params.seed, position) for position in range(num_draws)]
+    drawn = _draw(LOGITS.expand(num_draws, -1), [params] * num_draws, numbers)
+    counts = torch.bincount(torch.tensor(drawn), minlength=6) / num_draws
     exact = torch.tensor(expected + [0.0] * (6 - len(expected))) / sum(expected)
     # Five standard deviations of a frequency that is at most 1/2.
     torch.testing.assert_close(counts, exact, atol=5 * 0.5 / math.sqrt(num_draws), rtol=0)
+
+
+def test_rows_together_draw_as_rows_alone() -> None:
+    """Row by row, as on a CPU, and all at once, as on other devices, the same tokens are drawn."""
+    num_rows = 64
+    logits = torch.randn(num_rows, 500, generator=torch.Generator().manual_seed(2)) * 3
+    kinds = [SamplingParams(), SamplingParams(top_k=9), SamplingParams(top_p=0.8), SamplingParams(min_p=0.1, top_p=0.9)]
+    params = [kinds[row % 4] for row in range(num_rows)]
+    together = _draw(logits, params, [uniform(0, position) for position in range(num_rows)])
+    assert [token for token, _ in sample(logits, params, range(num_rows))] == together
 
 
 @given(
