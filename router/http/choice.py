@@ -74,6 +74,5 @@ async def run_choice(front: Front, plan: Plan, tally: ChoiceTally, place: Place,
             await deliver(index, piece)
         else:
             raise KvferryError("the generation ended without saying why")
-    # The workers are free and the place can go to another request before the last piece is on its way.
-    place.leave()
+    # The workers are free before the last piece is on its way.
     await deliver(index, piece)

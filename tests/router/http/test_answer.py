@@ -49,3 +49,11 @@ def test_the_last_piece_has_the_reason_and_all_that_was_withheld() -> None:
     assert (last.text, last.finish) == ("ST", "length")
     (*_, last) = _pieces(b"xST", ("STOP",), FinishReason.STOP)
     assert (last.text, last.finish) == ("ST", "stop")
+
+
+def test_a_stop_token_that_is_an_ordinary_one_has_no_text_either() -> None:
+    """Whatever token ended the answer as a stop token is no part of it; unfinished characters before it are shown."""
+    answer = AnswerText(byte_tokenizer(), ())
+    first = answer.push(GeneratedToken("r", 0, 0xE2))
+    last = answer.push(GeneratedToken("r", 1, 65, None, FinishReason.STOP))
+    assert (first.text, last.text, last.finish) == ("", "\ufffd", "stop")

@@ -60,6 +60,14 @@ async def test_sampling_fields_reach_the_workers() -> None:
     assert request.stop.stop_token_ids == frozenset()
 
 
+@pytest.mark.parametrize("seed", [0, 1, MAX_SEED])
+async def test_a_seed_that_is_given_is_used(seed: int) -> None:
+    """Any allowed seed, 0 too, reaches every prompt of the request."""
+    front = _front()
+    await front.complete(prompt=["a", "b"], seed=seed)
+    assert [request.sampling.seed for request in front.generator.requests] == [seed, seed]
+
+
 async def test_top_k_minus_one_switches_it_off() -> None:
     """-1 and 0 mean the same."""
     front = _front()
