@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from engine.packed_linear import HalfLinear, PackedLinear, can_halve, can_pack
+
 
 class Linear(Protocol):
     """`x @ weight.T + bias` for a weight that was given once."""
@@ -31,5 +33,12 @@ class PlainLinear:
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device) -> Linear:
-    """The fastest product on `device` for `weight` `[out, in]` and `bias` `[out]` or None, of the compute dtype."""
-    return PlainLinear(weight.to(device), None if bias is None else bias.to(device))
+    """The fastest product on `device` for `weight` `[out, in]` and `bias` `[out]` or None, of the compute dtype.
+
+    Equal to `PlainLinear` up to what rounding in a float32 sum costs. On the CPU torch's number of threads must be set
+    before, and the caller should let go of `weight`, of which a packed copy is kept.
+    """
+    weight, bias = weight.to(device), None if bias is None else bias.to(device)
+    if not can_pack(weight):
+        return PlainLinear(weight, bias)
+    return HalfLinear(weight, bias) if can_halve(weight) else PackedLinear(weight, bias)
