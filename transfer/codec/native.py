@@ -1,0 +1,79 @@
+"""The native codec: every token at tier 0, as the cache holds it, or in the receiver's dtype where that is narrower."""
+
+from __future__ import annotations
+
+import torch
+
+from protocol.errors import TransferError
+from protocol.layout import KvDtype, KvLayout
+from transfer.codec.format import NUM_TIERS, ChunkHeader, ChunkIdentity, PayloadSizes, must_equal, native_sizes
+from transfer.codec.pool_view import PoolView
+
+TORCH_DTYPES = {
+    KvDtype.FLOAT32: torch.float32,
+    KvDtype.FLOAT16: torch.float16,
+    KvDtype.BFLOAT16: torch.bfloat16,
+}
+
+
+class NativeCodec:
+    """Tier 0 only: a map of zeros, no scales, one segment."""
+
+    code = 0
+
+    def header(self, layout: KvLayout, identity: ChunkIdentity) -> ChunkHeader:
+        """The header, but for its digest."""
+        sizes = native_sizes(layout, identity.wire_dtype, identity.num_tokens)
+        counts = (identity.num_tokens, *[0] * (NUM_TIERS - 1))
+        return ChunkHeader(identity, self.code, counts, sizes.map_bytes, sizes.scale_bytes, sizes.payload_bytes)
+
+    def encode(self, header: ChunkHeader, source: PoolView, payload: memoryview) -> None:
+        """Copies the tokens out of the pool, straight into the slot; on a GPU gathered there and copied once."""
+        segment, identity = _segment(header, source, payload), header.identity
+        flat = source.flat()
+        if flat.device.type != "cpu":
+            slots = source.slots(identity.first_token, identity.num_tokens)
+            segment.copy_(flat.index_select(1, slots).to(segment.dtype))
+            return
+        for run in source.runs(identity.first_token, identity.num_tokens):
+            found = flat[:, run.slot : run.slot + run.num_tokens]
+            segment[:, run.offset : run.offset + run.num_tokens].copy_(found)
+
+    def check(self, layout: KvLayout, header: ChunkHeader) -> None:
+        """Raises `BadChunk`, naming the field, unless lengths and counts are what this codec writes."""
+        wanted = self.header(layout, header.identity)
+        must_equal("tier counts", header.tier_counts, wanted.tier_counts)
+        must_equal("map bytes", header.map_bytes, wanted.map_bytes)
+        must_equal("scale bytes", header.scale_bytes, wanted.scale_bytes)
+        must_equal("payload length", header.payload_bytes, wanted.payload_bytes)
+
+    def check_map(self, header: ChunkHeader, payload: memoryview) -> None:
+        """Raises `BadChunk` unless the map puts every token at tier 0."""
+        must_equal("precision map", bytes(payload[: header.map_bytes]), bytes(header.map_bytes))
+
+    def decode(self, header: ChunkHeader, payload: memoryview, target: PoolView) -> None:
+        """Copies the tokens into the pool; slots of other tokens are not touched."""
+        segment, identity = _segment(header, target, payload), header.identity
+        flat = target.flat()
+        if flat.device.type != "cpu":
+            slots = target.slots(identity.first_token, identity.num_tokens)
+            flat.index_copy_(1, slots, segment.to(flat.device).to(flat.dtype))
+            return
+        for run in list(target.runs(identity.first_token, identity.num_tokens)):
+            arrived = segment[:, run.offset : run.offset + run.num_tokens]
+            flat[:, run.slot : run.slot + run.num_tokens].copy_(arrived)
+
+
+def _segment(header: ChunkHeader, view: PoolView, payload: memoryview) -> torch.Tensor:
+    """The segment as `[layer * 2, token, kv_head * head_dim]` in the wire dtype, over the slot's own memory."""
+    identity = header.identity
+    num_layers, two, _, _, num_heads, head_dim = view.pool.shape
+    num_elements = num_layers * two * identity.num_tokens * num_heads * head_dim
+    segment_bytes = num_elements * identity.wire_dtype.num_bytes
+    sizes = PayloadSizes(header.map_bytes, header.scale_bytes, segment_bytes)
+    if sizes.payload_bytes != header.payload_bytes:
+        raise TransferError(f"a pool of shape {tuple(view.pool.shape)} is not of the layout that the chunk has")
+    part = payload[sizes.segments_offset : sizes.segments_offset + segment_bytes]
+    return torch.frombuffer(part, dtype=TORCH_DTYPES[identity.wire_dtype]).view(
+        num_layers * two, identity.num_tokens, num_heads * head_dim
+    )
