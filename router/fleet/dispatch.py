@@ -149,6 +149,7 @@ class _Attempt:
         tried: set[str] = set()
         while prefill_name is not None:
             prefill = self._prefill = self._fleet.prefills[prefill_name]
+            prefill.num_queued_tokens += self.request.num_prompt_tokens
             try:
                 ticket = await self._reserve(prefill, decode)
                 first, num_cached = await self._prefill_on(prefill, ticket)
@@ -160,6 +161,8 @@ class _Attempt:
                 await self.cancel()
                 prefill_name = self._another_prefill(decode.name, tried)
                 continue
+            finally:
+                prefill.num_queued_tokens -= self.request.num_prompt_tokens
             self.is_finished = first.finish is not None
             yield GenerationStart(num_cached)
             yield first
@@ -185,14 +188,9 @@ class _Attempt:
             raise
 
     async def _prefill_on(self, prefill: Member[PrefillClient], ticket: Ticket | None) -> tuple[GeneratedToken, int]:
-        num_tokens = self.request.num_prompt_tokens
-        prefill.num_queued_tokens += num_tokens
         start = time.monotonic()
-        try:
-            answer = await prefill.client.prefill(self.request, ticket, self._remaining_s())
-        finally:
-            prefill.num_queued_tokens -= num_tokens
-        prefill.time_prefill(num_tokens, time.monotonic() - start)
+        answer = await prefill.client.prefill(self.request, ticket, self._remaining_s())
+        prefill.time_prefill(self.request.num_prompt_tokens, time.monotonic() - start)
         return answer
 
     def _another_prefill(self, decode_name: str, tried: set[str]) -> str | None:

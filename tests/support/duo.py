@@ -97,9 +97,9 @@ class Duo:
     def kill(self, name: str) -> None:
         """A worker's process is gone: it takes no turn any more and its wires are dead."""
         self.dead.add(name)
-        for worker in (*self.prefills, *self.decodes):
-            if worker.identity.name == name:
-                self.fabric.kill(worker.identity)
+        for identity in (*(one.identity for one in self.prefills), *(one.identity for one in self.decodes)):
+            if identity.name == name:
+                self.fabric.kill(identity)
 
     def check_idle(self) -> None:
         """Raises unless all living workers hold nothing: no request, block, slot or ticket."""
