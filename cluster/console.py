@@ -23,8 +23,9 @@ def say(sentence: str) -> None:
 
 def print_ready(url: str, model: str, workers: Sequence[Mapping[str, Any]], links: Sequence[Mapping[str, Any]]) -> None:
     """The one table that `serve` ends its start with."""
-    console = Console(highlight=False)
-    table = Table(title=f"kvferry serves {model} at {url}", title_justify="left")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"kvferry serves {model} at {url}")
+    table = Table()
     for column in ("worker", "device", "threads", "cores", "KV cache", "tokens", "host"):
         table.add_column(column)
     for worker in workers:
@@ -46,7 +47,7 @@ def print_ready(url: str, model: str, workers: Sequence[Mapping[str, Any]], link
 
 def print_status(view: Mapping[str, Any]) -> None:
     """The live cluster, as the router sees it."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     console.print("ready" if view["is_ready"] else f"not ready: {view['reason']}")
     table = Table()
     for column in (

@@ -8,19 +8,15 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
-
 from cluster.cores import available_cores, cores_of, pin_process
 from cluster.worker_spec import WorkerSpec
 from decode_worker.config import DecodeConfig
 from decode_worker.service import DecodeService
 from decode_worker.worker import DecodeWorker
 from engine.build import EngineConfig, build_engine
-from engine.checkpoint.config_file import read_config
 from engine.checkpoint.resolve import resolve_model
-from engine.checkpoint.safetensors_source import SafetensorsSource
 from engine.engine import Engine
-from engine.model_config import ModelConfig
+from engine.open_model import open_model
 from engine.step_thread import StepThread
 from prefill_worker.config import PrefillConfig
 from prefill_worker.service import PrefillService
@@ -29,6 +25,7 @@ from protocol.description import WorkerDescription
 from protocol.ids import WorkerId
 from protocol.rpc_server import RpcServer
 from transfer.arena import Arena
+from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
 from transfer.landing import Receiver
 from transfer.nixl import NixlTransport
 from transfer.pump import PumpThread
@@ -151,7 +148,7 @@ class DecodeProcess(WorkerProcess):
 def load_engine(spec: WorkerSpec, progress: Callable[[str], None]) -> Engine:
     """The engine of a spec, its model fetched and converted if need be."""
     directory = resolve_model(spec.model, progress)
-    config = ModelConfig.from_hf(read_config(directory.path))
+    config, source = open_model(directory.path)
     settings = EngineConfig(
         device=spec.device,
         num_threads=spec.num_threads if spec.device == "cpu" else None,
@@ -161,4 +158,4 @@ def load_engine(spec: WorkerSpec, progress: Callable[[str], None]) -> Engine:
         kv_cache_bytes=spec.kv_cache_bytes,
         attention=spec.attention,
     )
-    return build_engine(settings, config, SafetensorsSource(directory.path))
+    return build_engine(settings, config, source)
