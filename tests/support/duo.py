@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from transfer.codec.pool_codec import PoolCodec
-
 from decode_worker.config import DecodeConfig
 from decode_worker.outlet import OutletBatch
 from decode_worker.worker import DecodeWorker
@@ -34,6 +32,7 @@ from router.generation import GenerationStart
 from tests.support.clock import FakeClock
 from tests.support.tiny_model import tiny_engine
 from transfer.arena import Arena
+from transfer.codec.pool_codec import PoolCodec
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingConfig, LandingRequest
 from transfer.local import LocalFabric, LocalTransport

@@ -12,7 +12,13 @@ Answer = TypeVar("Answer")
 POLL_PAUSE_S = 0.0005
 
 
-def poll_until(step: Callable[[], Answer], *, timeout_s: float = 10.0, what: str = "what was polled for") -> Answer:
+def poll_until(
+    step: Callable[[], Answer],
+    *,
+    timeout_s: float = 10.0,
+    what: str = "what was polled for",
+    pause_s: float = POLL_PAUSE_S,
+) -> Answer:
     """Calls `step` until it returns something true, and returns that. Raises `TimeoutError` after `timeout_s`."""
     never = threading.Event()
     deadline = time.monotonic() + timeout_s
@@ -22,4 +28,4 @@ def poll_until(step: Callable[[], Answer], *, timeout_s: float = 10.0, what: str
             return answer
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not happen within {timeout_s} s")
-        never.wait(POLL_PAUSE_S)
+        never.wait(pause_s)

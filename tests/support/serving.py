@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from cluster.http_client import get_json
-from tests.support.polling import wait_until
+from tests.support.polling import poll_until
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 120.0
@@ -67,7 +67,7 @@ class Serving:
                 for one in statuses
             )
 
-        wait_until(is_idle, timeout_s, "all blocks and slots are free", pause_s=0.1)
+        poll_until(is_idle, timeout_s=timeout_s, what="that all blocks and slots are free", pause_s=0.1)
 
     def stop(self) -> float:
         """Ctrl-C; the seconds until the command and every process that it started are gone."""
