@@ -52,8 +52,6 @@ def demo(settings: ServeSettings, question: str) -> int:
     with closing(_start(settings)) as cluster:
         before = get_json(f"{cluster.url}/cluster")
         _ask(cluster, question)
-        # The workers' figures are as old as the router's last look at them.
-        time.sleep(LOOK_AFTER_WORKERS_EVERY_S)
         _report(before, get_json(f"{cluster.url}/cluster"))
     return 0
 

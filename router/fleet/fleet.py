@@ -142,9 +142,13 @@ class Fleet:
         rate = reply.bytes_per_second / 1e9
         log.info("link %s -> %s: %s, %.2f GB/s", prefill.name, decode.name, reply.transport, rate)
 
+    async def look(self) -> None:
+        """Asks all workers for their status, at once; one that does not answer keeps its last."""
+        await asyncio.gather(*map(self._ping, self.members))
+
     async def _ping_forever(self) -> None:
         while True:
-            await asyncio.gather(*map(self._ping, self.members))
+            await self.look()
             await asyncio.sleep(PING_EVERY_S)
 
     async def _ping(self, member: Member[Any]) -> None:

@@ -17,6 +17,7 @@ def add_cluster_route(app: FastAPI, fleet: Fleet) -> None:
 
     @app.get("/cluster")
     async def cluster() -> Response:
+        await fleet.look()
         return JSONResponse(cluster_view(fleet))
 
 

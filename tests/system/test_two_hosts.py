@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.serving import Serving
-from tests.support.two_hosts import two_hosts, why_not
+from tests.support.two_hosts import Host, two_hosts, why_not
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(bool(why_not()), reason=f"two hosts: {why_not()}")]
 
@@ -22,26 +23,17 @@ def test_prefill_and_decode_on_two_hosts(tiny_model: Path) -> None:
         try:
             server.wait_ready()
             body = {"model": tiny_model.name, "prompt": list(range(60, 160)), "max_tokens": 8, "temperature": 0}
-            asked = subprocess.run(
-                head.command(
-                    "curl", "-sS", "-m", "60", f"{server.url}/v1/completions", "-H", "content-type: application/json"
-                )
-                + ["-d", json.dumps(body)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            answer = json.loads(asked.stdout)
+            answer = _curl(head, f"{server.url}/v1/completions", "-d", json.dumps(body))
             assert answer["usage"]["prompt_tokens"] == 100
-            looked = subprocess.run(
-                head.command("curl", "-sS", "-m", "10", f"{server.url}/cluster"),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            view = json.loads(looked.stdout)
+            view = _curl(head, f"{server.url}/cluster")
         finally:
             server.kill()
     targets = {worker["role"]: worker["target"].split(":")[0] for worker in view["workers"]}
     assert set(targets.values()) == {head.address, other.address}
     assert "tcp" in view["links"][0]["transport"].lower()
+
+
+def _curl(host: Host, url: str, *options: str) -> Any:
+    """What a URL answers to a client on `host`."""
+    command = host.command("curl", "-sS", "-m", "60", "-H", "content-type: application/json", *options, url)
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
