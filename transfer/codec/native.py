@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from protocol.errors import TransferError
@@ -14,6 +16,8 @@ TORCH_DTYPES = {
     KvDtype.FLOAT16: torch.float16,
     KvDtype.BFLOAT16: torch.bfloat16,
 }
+
+_SAME_WIDTH = {4: torch.int32, 2: torch.int16}
 
 
 class NativeCodec:
@@ -35,9 +39,9 @@ class NativeCodec:
             slots = source.slots(identity.first_token, identity.num_tokens)
             segment.copy_(flat.index_select(1, slots).to(segment.dtype))
             return
+        crossing, cached = _rows(segment, flat)
         for run in source.runs(identity.first_token, identity.num_tokens):
-            found = flat[:, run.slot : run.slot + run.num_tokens]
-            segment[:, run.offset : run.offset + run.num_tokens].copy_(found)
+            crossing[:, run.offset : run.offset + run.num_tokens] = cached[:, run.slot : run.slot + run.num_tokens]
 
     def check(self, layout: KvLayout, header: ChunkHeader) -> None:
         """Raises `BadChunk`, naming the field, unless lengths and counts are what this codec writes."""
@@ -59,9 +63,20 @@ class NativeCodec:
             slots = target.slots(identity.first_token, identity.num_tokens)
             flat.index_copy_(1, slots, segment.to(flat.device).to(flat.dtype))
             return
-        for run in list(target.runs(identity.first_token, identity.num_tokens)):
-            arrived = segment[:, run.offset : run.offset + run.num_tokens]
-            flat[:, run.slot : run.slot + run.num_tokens].copy_(arrived)
+        crossing, cached = _rows(segment, flat)
+        for run in target.runs(identity.first_token, identity.num_tokens):
+            cached[:, run.slot : run.slot + run.num_tokens] = crossing[:, run.offset : run.offset + run.num_tokens]
+
+
+def _rows(one: torch.Tensor, other: torch.Tensor) -> tuple[Any, Any]:
+    """Both as they are assigned to each other fastest: as plain integers in NumPy, unless their dtypes differ.
+
+    NumPy copies such slices about four times as fast as torch, which knows how to convert them.
+    """
+    if one.dtype != other.dtype:
+        return one, other
+    bits = _SAME_WIDTH[one.element_size()]
+    return one.view(bits).numpy(), other.view(bits).numpy()
 
 
 def _segment(header: ChunkHeader, view: PoolView, payload: memoryview) -> torch.Tensor:

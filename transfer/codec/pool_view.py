@@ -42,15 +42,15 @@ class PoolView:
         Raises `TransferError` when the block table does not cover them or names a block outside the pool.
         """
         self._check_covers(first_token, num_tokens)
-        start = first_token
-        end = first_token + num_tokens
+        block_ids, block_size = self.block_ids, self.block_size
+        start, end = first_token, first_token + num_tokens
         while start < end:
-            index = start // self.block_size
-            slot = self.block_ids[index] * self.block_size + start % self.block_size
-            stop = min(end, (index + 1) * self.block_size)
-            while stop < end and self.block_ids[index + 1] == self.block_ids[index] + 1:
+            index = start // block_size
+            slot = block_ids[index] * block_size + start % block_size
+            stop = min(end, (index + 1) * block_size)
+            while stop < end and block_ids[index + 1] == block_ids[index] + 1:
                 index += 1
-                stop = min(end, (index + 1) * self.block_size)
+                stop = min(end, (index + 1) * block_size)
             yield TokenRun(slot, start - first_token, stop - start)
             start = stop
 
