@@ -35,13 +35,11 @@ class NativeCodec:
         """Copies the tokens out of the pool, straight into the slot; on a GPU gathered there and copied once."""
         segment, identity = _segment(header, source, payload), header.identity
         flat = source.flat()
-        if flat.device.type != "cpu":
-            slots = source.slots(identity.first_token, identity.num_tokens)
+        slots = source.slots(identity.first_token, identity.num_tokens)
+        if flat.device.type == "cpu" and flat.dtype == segment.dtype:
+            torch.index_select(flat, 1, slots, out=segment)
+        else:
             segment.copy_(flat.index_select(1, slots).to(segment.dtype))
-            return
-        crossing, cached = _rows(segment, flat)
-        for run in source.runs(identity.first_token, identity.num_tokens):
-            crossing[:, run.offset : run.offset + run.num_tokens] = cached[:, run.slot : run.slot + run.num_tokens]
 
     def check(self, layout: KvLayout, header: ChunkHeader) -> None:
         """Raises `BadChunk`, naming the field, unless lengths and counts are what this codec writes."""
@@ -71,7 +69,8 @@ class NativeCodec:
 def _rows(one: torch.Tensor, other: torch.Tensor) -> tuple[Any, Any]:
     """Both as they are assigned to each other fastest: as plain integers in NumPy, unless their dtypes differ.
 
-    NumPy copies such slices about four times as fast as torch, which knows how to convert them.
+    NumPy assigns slices three to four times as fast as torch, whose copy can convert them. To gather, torch's
+    `index_select` is faster still; it has no counterpart that scatters as fast.
     """
     if one.dtype != other.dtype:
         return one, other

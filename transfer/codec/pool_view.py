@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from protocol.errors import TransferError
@@ -56,8 +57,14 @@ class PoolView:
 
     def slots(self, first_token: int, num_tokens: int) -> torch.Tensor:
         """The flat slot of each token: int64 `[num_tokens]` on the pool's device. Raises as `runs` does."""
-        parts = [torch.arange(run.slot, run.slot + run.num_tokens) for run in self.runs(first_token, num_tokens)]
-        return torch.cat(parts).to(self.pool.device)
+        self._check_covers(first_token, num_tokens)
+        block_size = self.block_size
+        first_block = first_token // block_size
+        table = np.asarray(self.block_ids[first_block : -(-(first_token + num_tokens) // block_size)], dtype=np.int64)
+        every = (table[:, None] * block_size + np.arange(block_size)).ravel()
+        start = first_token - first_block * block_size
+        slots = torch.from_numpy(every[start : start + num_tokens])
+        return slots if self.pool.device.type == "cpu" else slots.to(self.pool.device)
 
     def _check_covers(self, first_token: int, num_tokens: int) -> None:
         end = first_token + num_tokens
