@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from dataclasses import dataclass
 
 import ray
 
 from protocol.errors import ConfigError
 
-JOIN_TIMEOUT_S = 30.0
+PROBE_TIMEOUT_S = 5.0
+"""For a first connection to a cluster that is to be joined: Ray itself would try for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,12 @@ def open_session(address: str, log_level: str) -> RaySession:
     options = {"logging_level": logging.INFO if is_verbose else logging.ERROR, "log_to_driver": is_verbose}
     try:
         if address:
+            _check_listening(address)
             ray.init(address=address, **options)
         else:
-            ray.init(include_dashboard=False, num_cpus=len(os.sched_getaffinity(0)), **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+            # "local", so that nobody else's cluster on this machine is joined by accident.
+            ray.init(address="local", include_dashboard=False, num_cpus=len(os.sched_getaffinity(0)), **options)
+    except (OSError, RuntimeError, ValueError) as error:
         where = f"join the Ray cluster at {address}" if address else "start Ray"
         raise ConfigError(f"cannot {where}: {str(error).splitlines()[0]}") from error
     resources = ray.cluster_resources()
@@ -49,3 +53,10 @@ def open_session(address: str, log_level: str) -> RaySession:
         num_gpus=int(resources.get("GPU", 0)),
         num_nodes=sum(node["Alive"] for node in ray.nodes()),
     )
+
+
+def _check_listening(address: str) -> None:
+    """Raises `OSError` when nobody listens at `host:port`. Names such as `auto` are Ray's to resolve."""
+    host, separator, port = address.rpartition(":")
+    if separator and port.isdigit():
+        socket.create_connection((host, int(port)), PROBE_TIMEOUT_S).close()

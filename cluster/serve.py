@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from cluster.console import print_ready, say
+from cluster.cores import available_cores, share_of_cores
 from cluster.http_client import get_json, stream_chat
 from cluster.launch import RunningCluster, launch
 from cluster.settings import ServeSettings
@@ -71,6 +72,10 @@ def _start(settings: ServeSettings) -> RunningCluster:
         shutdown_grace_s=3,
     )
     check_port(router)
+    if not settings.ray_address and settings.device == "cpu":
+        # Known to be too many already now: no need to start Ray first.
+        num_workers = settings.prefill + settings.decode
+        share_of_cores(num_workers, len(available_cores()), settings.threads_per_worker)
     cluster = launch(settings, str(directory.path), router, say)
     say("ready")
     print_ready(cluster.url, name, cluster.workers, get_json(f"{cluster.url}/cluster")["links"])
