@@ -12,6 +12,8 @@ from functools import cache
 
 import torch
 
+from engine.huge_pages import advise_huge_pages
+
 PART_ELEMENTS = 2 << 20
 """Weights of one kernel call. Wider products go in parts: as fast, and looking for their layout stays cheap."""
 PART_MULTIPLE = 96
@@ -20,6 +22,13 @@ TILES = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512)
 """Rows of x that one kernel call may take. Other numbers are padded to the next, larger ones go in several calls."""
 MAX_HALF_ERROR = 5e-7
 """Relative error of a row of weights up to which float16 will do: a float32 sum of some hundred products rounds more."""
+_OPERATORS = (
+    "_reorder_convolution_weight",
+    "_convolution_pointwise",
+    "_get_mkldnn_serialized_md",
+    "data_ptr",
+    "_nbytes",
+)
 _PLAIN_PRODUCT = ([0, 0], [1, 1], [1, 1], 1)
 """Padding, strides, dilations and groups of a convolution that is a matrix product."""
 
@@ -30,8 +39,7 @@ def can_pack(weight: torch.Tensor) -> bool:
         weight.dtype == torch.float32
         and weight.device.type == "cpu"
         and platform.machine().lower() in ("x86_64", "amd64")
-        and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-        and hasattr(torch.ops.mkldnn, "_get_mkldnn_serialized_md")
+        and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
     )
 
 
@@ -93,6 +101,7 @@ class _Part:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._tiles = _tiles_of_one_layout(weight.shape[0], weight.shape[1], torch.get_num_threads())
         self._packed = _pack(weight, self._tiles[0])
+        advise_huge_pages(torch.ops.mkldnn.data_ptr(self._packed), torch.ops.mkldnn._nbytes(self._packed))
         self._bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
