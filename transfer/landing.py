@@ -17,6 +17,7 @@ from typing import Any
 
 from protocol.errors import (
     BadChunk,
+    BadRequest,
     Cancelled,
     KvferryError,
     NotConnected,
@@ -73,7 +74,8 @@ class Receiver:
         self._transport = transport
         self._arena = arena
         self._unpacker = unpacker
-        self._lock = threading.Lock()  # guards slots and _open against `reserve`, which runs on another thread
+        # Guards slots, _peers and _open against `reserve`, which runs on other threads: no ticket outlives a `forget`.
+        self._lock = threading.Lock()
         self._next_generation = 1
         self._peers: dict[WorkerId, KvDtype] = {}  # and what crosses from each
         self._open: dict[int, _Landing] = {}
@@ -91,9 +93,11 @@ class Receiver:
 
     def reserve(self, request: LandingRequest, now: float) -> Ticket:
         """Grants a ticket. Raises, changing nothing, `OutOfSlots` when no slot is free, `NotConnected` for a stranger."""
-        chunk_tokens = self.chunk_tokens_from(request.prefill_worker)
-        num_chunks = -(-(request.num_tokens - request.first_token) // chunk_tokens)
+        if not 0 <= request.first_token < request.num_tokens:
+            raise BadRequest(f"tokens {request.first_token} to {request.num_tokens} are nothing that could land")
         with self._lock:
+            chunk_tokens = self.chunk_tokens_from(request.prefill_worker)
+            num_chunks = -(-(request.num_tokens - request.first_token) // chunk_tokens)
             generation = self._next_generation
             slots = self.slots.lend(generation, min(num_chunks, self.config.window_slots))
             self._next_generation += 1
@@ -116,7 +120,7 @@ class Receiver:
 
     def revoke(self, generation: int) -> None:
         """Gives a ticket up, if it is still open; its `LandingEnded` follows."""
-        self.commands.submit(lambda: self._revoke(generation))
+        self.commands.post(lambda: self._revoke(generation))
 
     def take_ended(self) -> list[LandingEnded]:
         """Tickets that have ended since the last call."""
@@ -158,6 +162,7 @@ class Receiver:
         """Ends the transport; what is open ends with it."""
         for generation in list(self._open):
             self._end(generation, Cancelled("the worker stops"))
+        self.commands.refuse(WorkerUnavailable(f"{self.worker} has ended its transfers"))
         self._transport.close()
 
     def _take(self, peer: WorkerId, frame: Frame, now: float) -> None:
@@ -187,6 +192,11 @@ class Receiver:
             self._unpacker.unpack(ticket, frame.chunk, landing.block_ids, self._arena.slot(frame.slot)[:size])
         except (BadChunk, StaleTicket) as error:
             self._reject(landing, frame, error)
+            return
+        except Exception as error:
+            # One chunk that cannot be unpacked must not end the thread that lands everybody's.
+            log.exception("request %s chunk %d could not be unpacked", ticket.request_id, frame.chunk)
+            self._give_up(ticket.generation, TransferError(f"chunk {frame.chunk} could not be unpacked: {error}"))
             return
         landing.landed.add(frame.chunk)
         landing.num_bytes += size
@@ -240,10 +250,12 @@ class Receiver:
         for known in [one for one in self._peers if one.name == peer.worker.name and one != peer.worker]:
             self._forget(known)
         self._transport.connect(peer)
-        self._peers[peer.worker] = wire_dtype(layout.dtype, self._unpacker.layout.dtype)
+        with self._lock:
+            self._peers[peer.worker] = wire_dtype(layout.dtype, self._unpacker.layout.dtype)
 
     def _forget(self, worker: WorkerId) -> None:
-        self._peers.pop(worker, None)
+        with self._lock:
+            self._peers.pop(worker, None)
         self._transport.disconnect(worker)
         for generation, landing in list(self._open.items()):
             if landing.ticket.prefill_worker == worker:

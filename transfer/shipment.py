@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +19,26 @@ class ChunkDue:
     slot: int
 
 
+MAX_SPENT = 4096
+"""Tickets remembered that were revoked or have ended: opened late, or again, they are refused."""
+
+
+class SpentTickets:
+    """Keys of the last `MAX_SPENT` tickets under which nothing may be written any more."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        return key in self._keys
+
+    def add(self, key: tuple[str, int]) -> None:
+        """Remembers a ticket, at the cost of the oldest."""
+        self._keys[key] = None
+        if len(self._keys) > MAX_SPENT:
+            self._keys.popitem(last=False)
+
+
 class Shipment:
     """One ticket being served. Methods raise nothing; a transfer that cannot go on carries its `error`."""
 
@@ -27,7 +47,7 @@ class Shipment:
         self.block_ids: Sequence[int] = ()
         self.error: KvferryError | None = None
         self.moved_at = now
-        self.renew_at = now + ticket.lease_s / 3
+        self.renew_at = now  # at once: part of the lease may have been spent on the way here
         self.num_bytes = 0
         self._num_computed = 0
         self._next_chunk = 0
@@ -75,7 +95,7 @@ class Shipment:
 
     def take_credit(self, frame: Frame, now: float) -> None:
         """The chunk was taken: its slot may be written again. A credit that is not owed is ignored."""
-        if self._unanswered.get(frame.chunk) == frame.slot:
+        if self._unanswered.get(frame.chunk) == frame.slot and ChunkDue(frame.chunk, frame.slot) not in self._again:
             del self._unanswered[frame.chunk]
             self._taken.add(frame.chunk)
             self._free_slots.append(frame.slot)
@@ -83,13 +103,14 @@ class Shipment:
 
     def take_reject(self, frame: Frame, now: float) -> None:
         """The chunk did not verify: it goes once more; a second time ends the transfer."""
-        if self._unanswered.get(frame.chunk) != frame.slot:
+        again = ChunkDue(frame.chunk, frame.slot)
+        if self._unanswered.get(frame.chunk) != frame.slot or again in self._again:
             return
         if frame.chunk in self._sent_twice:
             self.fail(TransferError(f"chunk {frame.chunk} was refused twice"))
             return
         self._sent_twice.add(frame.chunk)
-        self._again.append(ChunkDue(frame.chunk, frame.slot))
+        self._again.append(again)
         self.moved_at = now
 
     def fail(self, error: KvferryError) -> None:

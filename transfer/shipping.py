@@ -9,51 +9,33 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from protocol.errors import BadChunk, Cancelled, KvferryError, LayoutMismatch, StaleTicket, TransferError, WorkerUnavailable
+from protocol.errors import (
+    BadChunk,
+    Cancelled,
+    KvferryError,
+    LayoutMismatch,
+    StaleTicket,
+    TransferError,
+    WorkerUnavailable,
+)
 from protocol.ids import WorkerId
 from protocol.ticket import Ticket
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
 from transfer.planner.link import LinkEstimate
-from transfer.shipment import ChunkDue, Shipment
+from transfer.shipment import ChunkDue, Shipment, SpentTickets
+from transfer.shipping_contract import Packer, ShipmentEnded, ShippingConfig
 from transfer.slots import SlotPool
 from transfer.transport import PeerAddress, Transport, Write, WriteRequest, WriteState
 
 log = logging.getLogger(__name__)
-
-MAX_REVOKED = 4096
-"""Revoked tickets remembered, so that one that is opened late is refused."""
-
-
-class Packer(Protocol):
-    """Writes a chunk of the cache as it crosses."""
-
-    def pack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> int:
-        """Packs the chunk into `slot` and returns its length in bytes."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ShippingConfig:
-    """`stall_s`: how long the decode worker may leave chunks unanswered before the transfer is given up."""
-
-    stall_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class ShipmentEnded:
-    """The end of one opened ticket. Without `error` every chunk was taken."""
-
-    ticket: Ticket
-    error: KvferryError | None
-    num_bytes: int
 
 
 @dataclass(slots=True)
@@ -88,7 +70,8 @@ class Sender:
         self._next_owner = 0
         self._open: dict[tuple[str, int], Shipment] = {}
         self._closing: dict[tuple[str, int], Ticket] = {}
-        self._revoked: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._spent = SpentTickets()
+        self._peers: set[WorkerId] = set()
         self._in_flight: list[_InFlight] = []
         self._ended: deque[ShipmentEnded] = deque()
 
@@ -101,28 +84,32 @@ class Sender:
         """How peers reach this side."""
         return self._transport.address()
 
+    def is_connected(self, worker: WorkerId) -> bool:
+        """Whether chunks can be written to a decode worker."""
+        return worker in self._peers
+
     def protocols(self) -> str:
         """The wire in use, for people."""
         return self._transport.protocols()
 
     def open(self, ticket: Ticket, now: float) -> None:
         """Takes a ticket on: it is kept alive from now on, and must be ended by its chunks or by `abort`."""
-        self.commands.submit(lambda: self._start(ticket, now))
+        self.commands.post(lambda: self._start(ticket, now))
 
     def computed(self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int]) -> None:
         """The KV of tokens `[0, num_tokens)` is in the cache, in `block_ids`; it is shipped while the caller goes on."""
-        self.commands.submit(lambda: self._progress(ticket, num_tokens, block_ids))
+        self.commands.post(lambda: self._progress(ticket, num_tokens, block_ids))
 
     def abort(self, ticket: Ticket, error: KvferryError) -> None:
         """Gives a ticket up, if it is still open; its `ShipmentEnded` follows."""
-        self.commands.submit(lambda: self._fail(ticket, error))
+        self.commands.post(lambda: self._fail(ticket, error))
 
     def take_ended(self) -> list[ShipmentEnded]:
         """Tickets that have ended since the last call."""
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
     def connect(self, peer: PeerAddress) -> Future[None]:
-        """Makes a decode worker's landing zone writable from here.
+        """Makes a decode worker's landing zone writable from here, and forgets its earlier incarnations.
 
         Raises `LayoutMismatch` at once when its slots are larger than the outbox's: a chunk would not fit.
         """
@@ -130,7 +117,7 @@ class Sender:
             raise LayoutMismatch(
                 f"{peer.worker} lands {peer.zone.slot_bytes} bytes a slot, {self.worker} has {self._arena.slot_bytes}"
             )
-        return self.commands.submit(lambda: self._transport.connect(peer))
+        return self.commands.submit(lambda: self._connect(peer))
 
     def forget(self, worker: WorkerId) -> Future[None]:
         """Ends all transfers to a decode worker that is gone."""
@@ -157,12 +144,17 @@ class Sender:
         """Ends the transport; what is open ends with it."""
         for shipment in list(self._open.values()):
             self._end(shipment, Cancelled("the worker stops"))
+        self.commands.refuse(WorkerUnavailable(f"{self.worker} has ended its transfers"))
         self._transport.close()
 
     def _start(self, ticket: Ticket, now: float) -> None:
         shipment = Shipment(ticket, now)
-        if shipment.key in self._revoked:
-            shipment.fail(StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} was revoked"))
+        if shipment.key in self._open:
+            raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is being served already")
+        if shipment.key in self._spent:
+            shipment.fail(
+                StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} was revoked or used before")
+            )
         self._open[shipment.key] = shipment
 
     def _progress(self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int]) -> None:
@@ -191,9 +183,7 @@ class Sender:
 
     def _take_revoke(self, peer: WorkerId, frame: Frame, shipment: Shipment | None) -> None:
         key = (str(peer), frame.generation)
-        self._revoked[key] = None
-        if len(self._revoked) > MAX_REVOKED:
-            self._revoked.popitem(last=False)
+        self._spent.add(key)
         if shipment is not None:
             shipment.fail(Cancelled(f"{peer} gave the transfer up"))
         elif key not in self._closing:
@@ -230,6 +220,10 @@ class Sender:
             self._post(shipment, due)
         except TransferError as error:
             shipment.fail(error)
+        except Exception as error:
+            # One chunk that cannot be packed must not end the thread that ships everybody's.
+            log.exception("request %s chunk %d could not be sent", shipment.ticket.request_id, due.chunk)
+            shipment.fail(TransferError(f"chunk {due.chunk} could not be sent: {error}"))
         shipment.moved_at = now
         return 1
 
@@ -243,7 +237,7 @@ class Sender:
             tag = Frame(FrameKind.CHUNK, ticket.request_id, ticket.generation, due.chunk, due.slot, size).to_bytes()
             posted_at = time.monotonic()
             write = self._transport.write(WriteRequest(ticket.decode_worker, local_slot, due.slot, size, tag))
-        except KvferryError:
+        except Exception:
             self.slots.free(owner)
             raise
         self._in_flight.append(_InFlight(write, owner, shipment.key, posted_at))
@@ -265,6 +259,7 @@ class Sender:
 
     def _end(self, shipment: Shipment, error: KvferryError | None) -> None:
         del self._open[shipment.key]
+        self._spent.add(shipment.key)
         self._ended.append(ShipmentEnded(shipment.ticket, error, shipment.num_bytes))
         self.on_ended()
 
@@ -276,7 +271,14 @@ class Sender:
                 del self._closing[key]
                 self._tell(ticket.decode_worker, Frame(FrameKind.CLOSED, ticket.request_id, ticket.generation))
 
+    def _connect(self, peer: PeerAddress) -> None:
+        for known in [one for one in self._peers if one.name == peer.worker.name and one != peer.worker]:
+            self._forget(known)
+        self._transport.connect(peer)
+        self._peers.add(peer.worker)
+
     def _forget(self, worker: WorkerId) -> None:
+        self._peers.discard(worker)
         self._transport.disconnect(worker)
         self.links.pop(worker, None)
         for shipment in list(self._open.values()):

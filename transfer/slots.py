@@ -27,12 +27,16 @@ class SlotPool:
     @property
     def num_quarantined(self) -> int:
         """Slots that wait for their writer to be quiet."""
-        return sum(map(len, self._quarantined.values()))
+        return sum(map(len, tuple(self._quarantined.values())))  # other threads ask
 
     def lend(self, owner: int, num_wanted: int, *, num_least: int = 1) -> tuple[int, ...]:
-        """Lends up to `num_wanted` slots. Raises `OutOfSlots`, lending nothing, when fewer than `num_least` are free."""
+        """Lends up to `num_wanted` slots. Raises, lending nothing, `OutOfSlots` when fewer than `num_least` are free and
+        `KeyError` when the owner has some already.
+        """
         if len(self._free) < num_least:
             raise OutOfSlots(f"{len(self._free)} of {self.num_slots} slots are free, {num_least} are needed")
+        if owner in self._lent or owner in self._quarantined:
+            raise KeyError(f"owner {owner} has slots already")
         slots = tuple(self._free.popleft() for _ in range(min(num_wanted, len(self._free))))
         self._lent[owner] = slots
         return slots

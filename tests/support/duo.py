@@ -36,7 +36,8 @@ from transfer.codec.pool_codec import PoolCodec
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingConfig, LandingRequest
 from transfer.local import LocalFabric, LocalTransport
-from transfer.shipping import Sender, ShippingConfig
+from transfer.shipping import Sender
+from transfer.shipping_contract import ShippingConfig
 from transfer.transport import Arenas
 
 Answer = TypeVar("Answer")

@@ -1,0 +1,34 @@
+"""What the shipping side is given and what it answers: values, and the interface of the codec that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.errors import KvferryError
+from protocol.ticket import Ticket
+
+
+class Packer(Protocol):
+    """Writes a chunk of the cache as it crosses."""
+
+    def pack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> int:
+        """Packs the chunk into `slot` and returns its length in bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShippingConfig:
+    """`stall_s`: how long the decode worker may leave chunks unanswered before the transfer is given up."""
+
+    stall_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShipmentEnded:
+    """The end of one opened ticket. Without `error` every chunk was taken."""
+
+    ticket: Ticket
+    error: KvferryError | None
+    num_bytes: int
