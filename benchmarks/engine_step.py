@@ -31,8 +31,6 @@ from protocol.layout import DEFAULT_BLOCK_SIZE
 from protocol.request import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
-MIN_TOKEN_ID, MAX_TOKEN_ID = 1000, 30000
-"""Prompts are random ids in between, which all common vocabularies have."""
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -82,7 +80,7 @@ class RunningSequence:
 
 
 def make_sequences(
-    num_sequences: int, num_prompt_tokens: int, num_blocks_each: int, seed: int
+    num_sequences: int, num_prompt_tokens: int, num_blocks_each: int, vocab_size: int, seed: int
 ) -> list[RunningSequence]:
     """Sequences with random prompts and blocks that are scattered, as they are in a server that has run for a while."""
     draw = random.Random(seed)
@@ -90,7 +88,7 @@ def make_sequences(
     return [
         RunningSequence(
             str(index),
-            [draw.randrange(MIN_TOKEN_ID, MAX_TOKEN_ID) for _ in range(num_prompt_tokens)],
+            [draw.randrange(vocab_size) for _ in range(num_prompt_tokens)],
             blocks[index * num_blocks_each : (index + 1) * num_blocks_each],
         )
         for index in range(num_sequences)
@@ -100,7 +98,7 @@ def make_sequences(
 def decode_tokens_per_s(engine: Engine, num_sequences: int, arguments: argparse.Namespace, seed: int) -> float:
     """Tokens a second over all sequences in `arguments.steps` steps of decode."""
     num_blocks = engine.layout.num_blocks_for(arguments.prompt_tokens + arguments.steps)
-    sequences = make_sequences(num_sequences, arguments.prompt_tokens, num_blocks, seed)
+    sequences = make_sequences(num_sequences, arguments.prompt_tokens, num_blocks, engine.config.vocab_size, seed)
     _step(engine, sequences, arguments.prompt_tokens)
     num_steps: int = arguments.steps
     start = time.perf_counter()
@@ -112,7 +110,8 @@ def decode_tokens_per_s(engine: Engine, num_sequences: int, arguments: argparse.
 def prefill_tokens_per_s(engine: Engine, arguments: argparse.Namespace, seed: int) -> float:
     """Prompt tokens a second, until the first token is drawn."""
     num_tokens: int = arguments.prefill_tokens
-    sequences = make_sequences(1, num_tokens, engine.layout.num_blocks_for(num_tokens), seed)
+    num_blocks = engine.layout.num_blocks_for(num_tokens)
+    sequences = make_sequences(1, num_tokens, num_blocks, engine.config.vocab_size, seed)
     start = time.perf_counter()
     for _ in range(0, num_tokens, arguments.chunk_tokens):
         _step(engine, sequences, arguments.chunk_tokens)
