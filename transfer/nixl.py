@@ -27,7 +27,7 @@ _PLUGIN = "UCX"
 _LISTEN_DELAY_US = 100_000
 _LAST_WORDS_S = 0.2
 """How long `close` lets writes in flight end."""
-_ENDPOINTS_CLOSE_S = 0.02
+_ENDPOINTS_CLOSE_S = 0.05
 """How long `close` drives UCX before it ends the agent: with a broken endpoint left in it UCX would abort the process."""
 _CLOSING_PAUSE_S = 0.001
 
