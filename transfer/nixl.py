@@ -20,6 +20,7 @@ from typing import Any
 from protocol.errors import LayoutMismatch, NotConnected, TransferError, TransportUnavailable
 from protocol.ids import WorkerId
 from transfer.transport import Arenas, PeerAddress, WriteRequest, WriteState
+from transfer.ucx_log import UcxLog
 from transfer.write_checks import check_tag, check_write
 
 TRANSPORT_NAME = "nixl"
@@ -62,6 +63,7 @@ class NixlTransport:
     def __init__(self, worker: WorkerId, arenas: Arenas, *, progress_delay_us: int | None = None) -> None:
         self.worker = worker
         self._arenas = arenas
+        self._ucx_log = UcxLog()
         self._nixl = _bindings()
         self._errors = tuple(getattr(self._nixl, name) for name in _error_names(self._nixl))
         self._agent: Any = self._nixl.nixlAgent(str(worker), _configuration(self._nixl, progress_delay_us))
@@ -167,10 +169,11 @@ class NixlTransport:
         return [(by_name[name], tag) for name, tags in arrived.items() if name in by_name for tag in tags]
 
     def protocols(self) -> str:
-        """The wires that UCX may choose from. NIXL does not tell which it chose; `UCX_LOG_LEVEL=info` makes UCX print it."""
-        transports = os.environ.get("UCX_TLS", "all")
-        devices = os.environ.get("UCX_NET_DEVICES", "all")
-        return f"UCX (UCX_TLS={transports}, UCX_NET_DEVICES={devices})"
+        """The wires that UCX chose for the newest peer; those it may choose from while that is not known."""
+        if chosen := self._ucx_log.wires():
+            return f"UCX: {', '.join(chosen)}"
+        allowed = (f"{name}={os.environ.get(name, 'all')}" for name in ("UCX_TLS", "UCX_NET_DEVICES"))
+        return f"UCX ({', '.join(allowed)})"
 
     def close(self) -> None:
         """Ends the agent: its endpoints close and its registrations go. Later calls raise `TransferError`.
@@ -221,10 +224,8 @@ class NixlTransport:
 
     def _remove(self, worker: WorkerId) -> None:
         self._gone.discard(worker)
-        with (
-            self._mapped(f"remove {worker}"),
-            suppress(self._nixl.nixlNotFoundError),
-        ):  # NIXL may have dropped it itself
+        # NIXL may have dropped it itself.
+        with self._mapped(f"remove {worker}"), suppress(self._nixl.nixlNotFoundError):
             self._agent.invalidateRemoteMD(str(worker))
 
     def _descriptor(self, address: int, num_bytes: int) -> Any:
@@ -237,9 +238,7 @@ class NixlTransport:
         try:
             backend: int = self._agent.createBackend(_PLUGIN, {})
         except self._errors as error:
-            raise TransportUnavailable(
-                f"NIXL cannot start {_PLUGIN}: {error}; check UCX_TLS, UCX_NET_DEVICES"
-            ) from error
+            raise TransportUnavailable(f"NIXL cannot start {_PLUGIN}: {error}; check UCX_TLS, UCX_NET_DEVICES") from error
         return backend
 
     def _register(self) -> None:
