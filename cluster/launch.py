@@ -99,7 +99,6 @@ def _start_workers(settings: ServeSettings, roles: list[str], need: Footprint, p
             num_cpus=need.cpu_share,
             num_gpus=1 if need.device == "cuda" else 0,
             max_concurrency=4,  # `progress` and `failure` are answered while `start` runs
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(need.num_threads)}},
             scheduling_strategy=PlacementGroupSchedulingStrategy(placement.group, placement_group_bundle_index=bundle),
         )
         actors.append(actor_class.remote(spec.to_json(), placement.indices[bundle]))

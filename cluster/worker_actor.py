@@ -6,6 +6,7 @@ The class imports the worker only inside its own process, so that whoever starts
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 
 import ray
@@ -17,9 +18,10 @@ class WorkerActor:
     """A worker in an actor. What crosses is JSON."""
 
     def __init__(self, spec: str, index: int) -> None:
+        wanted = replace(WorkerSpec.from_json(spec), index=index, host_address=ray.util.get_node_ip_address())
+        os.environ["OMP_NUM_THREADS"] = str(wanted.num_threads)  # read when torch is loaded, that is below
         from cluster.worker_process import DecodeProcess, PrefillProcess
 
-        wanted = replace(WorkerSpec.from_json(spec), index=index, host_address=ray.util.get_node_ip_address())
         self._process = PrefillProcess(wanted) if wanted.role == "prefill" else DecodeProcess(wanted)
 
     def start(self) -> str:
