@@ -13,7 +13,7 @@ import yaml
 from cluster.settings import ServeSettings, environment_of, flag_of
 from protocol.errors import ConfigError
 
-_TYPES = {field.name: type(field.default) for field in fields(ServeSettings)}
+_TYPES: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(ServeSettings)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What one engine step is asked to do and what it answers. Plain values: the schedulers that write and read them see no tensor."""
+"""What one engine step is asked to do and what it answers: plain values. The schedulers that use them see no tensor."""
 
 from __future__ import annotations
 

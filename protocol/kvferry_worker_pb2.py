@@ -4,96 +4,99 @@
 # source: protocol/kvferry_worker.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "protocol/kvferry_worker.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'protocol/kvferry_worker.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1dprotocol/kvferry_worker.proto\x12\x11kvferry.worker.v1"-\n\x08WorkerId\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t"\x82\x01\n\x06Layout\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x12\n\nnum_layers\x18\x02 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x03 \x01(\r\x12\x10\n\x08head_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r"J\n\x0bLandingZone\x12\x14\n\x0c\x62\x61se_address\x18\x01 \x01(\x04\x12\x11\n\tnum_slots\x18\x02 \x01(\r\x12\x12\n\nslot_bytes\x18\x03 \x01(\x04"\x93\x01\n\x0bPeerAddress\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x11\n\ttransport\x18\x02 \x01(\t\x12\x16\n\x0e\x61gent_metadata\x18\x03 \x01(\x0c\x12,\n\x04zone\x18\x04 \x01(\x0b\x32\x1e.kvferry.worker.v1.LandingZone"\x11\n\x0f\x44\x65scribeRequest"\xa2\x02\n\x11WorkerDescription\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x0c\n\x04role\x18\x02 \x01(\t\x12)\n\x06layout\x18\x03 \x01(\x0b\x32\x19.kvferry.worker.v1.Layout\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x06 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x13\n\x0bnum_threads\x18\x08 \x01(\r\x12\r\n\x05\x63ores\x18\t \x03(\r\x12\x12\n\nprocess_id\x18\n \x01(\r\x12\x0c\n\x04host\x18\x0b \x01(\t\x12\x11\n\ttransport\x18\x0c \x01(\t"\x0f\n\rStatusRequest"\xdf\x03\n\x0cWorkerStatus\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x13\n\x0bnum_running\x18\x03 \x01(\r\x12\x1a\n\x12num_waiting_tokens\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x06 \x01(\r\x12\x11\n\tnum_slots\x18\x07 \x01(\r\x12\x16\n\x0enum_free_slots\x18\x08 \x01(\r\x12\x11\n\tnum_steps\x18\t \x01(\x04\x12\x15\n\rnum_transfers\x18\n \x01(\x04\x12\x1d\n\x15num_transfer_failures\x18\x0b \x01(\x04\x12\x16\n\x0etransfer_bytes\x18\x0c \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\r \x01(\x04\x12 \n\x18num_local_prefill_tokens\x18\x0e \x01(\x04\x12!\n\x19num_remote_prefill_tokens\x18\x0f \x01(\x04\x12&\n\x05links\x18\x10 \x03(\x0b\x32\x17.kvferry.worker.v1.Link\x12\x1d\n\x15num_quarantined_slots\x18\x11 \x01(\r"^\n\x04Link\x12)\n\x04peer\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x11\n\ttransport\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01"\x86\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x19\n\x0cnum_logprobs\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_num_logprobs"\xa9\x01\n\nGeneration\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\r\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.kvferry.worker.v1.Sampling\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x12\n\ndeadline_s\x18\x06 \x01(\x01"\x9b\x02\n\x06Ticket\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x33\n\x0eprefill_worker\x18\x02 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x32\n\rdecode_worker\x18\x03 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\r\n\x05slots\x18\x05 \x03(\r\x12\x12\n\nslot_bytes\x18\x06 \x01(\x04\x12\x13\n\x0b\x66irst_token\x18\x07 \x01(\r\x12\x12\n\nnum_tokens\x18\x08 \x01(\r\x12\x14\n\x0c\x63hunk_tokens\x18\t \x01(\r\x12\r\n\x05\x64type\x18\n \x01(\t\x12\x0f\n\x07lease_s\x18\x0b \x01(\x01"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02"\x9a\x01\n\x05Token\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x10\n\x08token_id\x18\x03 \x01(\r\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12*\n\x03top\x18\x05 \x03(\x0b\x32\x1d.kvferry.worker.v1.TopLogprob\x12\x0e\n\x06\x66inish\x18\x06 \x01(\tB\n\n\x08_logprob"\'\n\x0e\x43onnectRequest\x12\x15\n\rdecode_target\x18\x01 \x01(\t"o\n\x0c\x43onnectReply\x12\x32\n\rdecode_worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x11\n\ttransport\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01"k\n\rAcceptRequest\x12/\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x1e.kvferry.worker.v1.PeerAddress\x12)\n\x06layout\x18\x02 \x01(\x0b\x32\x19.kvferry.worker.v1.Layout"\x97\x01\n\x0b\x41\x63\x63\x65ptReply\x12/\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x1e.kvferry.worker.v1.PeerAddress\x12)\n\x06layout\x18\x03 \x01(\x0b\x32\x19.kvferry.worker.v1.Layout\x12,\n\tlink_test\x18\x02 \x01(\x0b\x32\x19.kvferry.worker.v1.Ticket"<\n\rForgetRequest\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId"\r\n\x0b\x46orgetReply"n\n\x0ePrefillRequest\x12\x31\n\ngeneration\x18\x01 \x01(\x0b\x32\x1d.kvferry.worker.v1.Generation\x12)\n\x06ticket\x18\x02 \x01(\x0b\x32\x19.kvferry.worker.v1.Ticket"X\n\x0cPrefillReply\x12-\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x18.kvferry.worker.v1.Token\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r"x\n\x0eReserveRequest\x12\x31\n\ngeneration\x18\x01 \x01(\x0b\x32\x1d.kvferry.worker.v1.Generation\x12\x33\n\x0eprefill_worker\x18\x02 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId"f\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12-\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x18.kvferry.worker.v1.Token"\r\n\x0b\x44\x65\x63odeReply"\x0f\n\rGenerateReply"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t" \n\x0b\x43\x61ncelReply\x12\x11\n\twas_known\x18\x01 \x01(\x08""\n\rTokensRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t"k\n\nTokenBatch\x12(\n\x06tokens\x18\x01 \x03(\x0b\x32\x18.kvferry.worker.v1.Token\x12\x33\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32!.kvferry.worker.v1.RequestFailure"C\n\x0eRequestFailure\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t2\xc3\x02\n\x06Worker\x12T\n\x08\x44\x65scribe\x12".kvferry.worker.v1.DescribeRequest\x1a$.kvferry.worker.v1.WorkerDescription\x12K\n\x06Status\x12 .kvferry.worker.v1.StatusRequest\x1a\x1f.kvferry.worker.v1.WorkerStatus\x12J\n\x06\x43\x61ncel\x12 .kvferry.worker.v1.CancelRequest\x1a\x1e.kvferry.worker.v1.CancelReply\x12J\n\x06\x46orget\x12 .kvferry.worker.v1.ForgetRequest\x1a\x1e.kvferry.worker.v1.ForgetReply2\xad\x01\n\rPrefillWorker\x12M\n\x07\x43onnect\x12!.kvferry.worker.v1.ConnectRequest\x1a\x1f.kvferry.worker.v1.ConnectReply\x12M\n\x07Prefill\x12!.kvferry.worker.v1.PrefillRequest\x1a\x1f.kvferry.worker.v1.PrefillReply2\x89\x03\n\x0c\x44\x65\x63odeWorker\x12J\n\x06\x41\x63\x63\x65pt\x12 .kvferry.worker.v1.AcceptRequest\x1a\x1e.kvferry.worker.v1.AcceptReply\x12G\n\x07Reserve\x12!.kvferry.worker.v1.ReserveRequest\x1a\x19.kvferry.worker.v1.Ticket\x12J\n\x06\x44\x65\x63ode\x12 .kvferry.worker.v1.DecodeRequest\x1a\x1e.kvferry.worker.v1.DecodeReply\x12K\n\x08Generate\x12\x1d.kvferry.worker.v1.Generation\x1a .kvferry.worker.v1.GenerateReply\x12K\n\x06Tokens\x12 .kvferry.worker.v1.TokensRequest\x1a\x1d.kvferry.worker.v1.TokenBatch0\x01\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotocol/kvferry_worker.proto\x12\x11kvferry.worker.v1\"-\n\x08WorkerId\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\x82\x01\n\x06Layout\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x12\n\nnum_layers\x18\x02 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x03 \x01(\r\x12\x10\n\x08head_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\"J\n\x0bLandingZone\x12\x14\n\x0c\x62\x61se_address\x18\x01 \x01(\x04\x12\x11\n\tnum_slots\x18\x02 \x01(\r\x12\x12\n\nslot_bytes\x18\x03 \x01(\x04\"\x93\x01\n\x0bPeerAddress\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x11\n\ttransport\x18\x02 \x01(\t\x12\x16\n\x0e\x61gent_metadata\x18\x03 \x01(\x0c\x12,\n\x04zone\x18\x04 \x01(\x0b\x32\x1e.kvferry.worker.v1.LandingZone\"\x11\n\x0f\x44\x65scribeRequest\"\xa2\x02\n\x11WorkerDescription\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x0c\n\x04role\x18\x02 \x01(\t\x12)\n\x06layout\x18\x03 \x01(\x0b\x32\x19.kvferry.worker.v1.Layout\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x06 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x13\n\x0bnum_threads\x18\x08 \x01(\r\x12\r\n\x05\x63ores\x18\t \x03(\r\x12\x12\n\nprocess_id\x18\n \x01(\r\x12\x0c\n\x04host\x18\x0b \x01(\t\x12\x11\n\ttransport\x18\x0c \x01(\t\"\x0f\n\rStatusRequest\"\xdf\x03\n\x0cWorkerStatus\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x13\n\x0bnum_running\x18\x03 \x01(\r\x12\x1a\n\x12num_waiting_tokens\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x06 \x01(\r\x12\x11\n\tnum_slots\x18\x07 \x01(\r\x12\x16\n\x0enum_free_slots\x18\x08 \x01(\r\x12\x11\n\tnum_steps\x18\t \x01(\x04\x12\x15\n\rnum_transfers\x18\n \x01(\x04\x12\x1d\n\x15num_transfer_failures\x18\x0b \x01(\x04\x12\x16\n\x0etransfer_bytes\x18\x0c \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\r \x01(\x04\x12 \n\x18num_local_prefill_tokens\x18\x0e \x01(\x04\x12!\n\x19num_remote_prefill_tokens\x18\x0f \x01(\x04\x12&\n\x05links\x18\x10 \x03(\x0b\x32\x17.kvferry.worker.v1.Link\x12\x1d\n\x15num_quarantined_slots\x18\x11 \x01(\r\"^\n\x04Link\x12)\n\x04peer\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x11\n\ttransport\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01\"\x86\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x19\n\x0cnum_logprobs\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_num_logprobs\"\xa9\x01\n\nGeneration\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\r\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.kvferry.worker.v1.Sampling\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x12\n\ndeadline_s\x18\x06 \x01(\x01\"\x9b\x02\n\x06Ticket\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x33\n\x0eprefill_worker\x18\x02 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x32\n\rdecode_worker\x18\x03 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\r\n\x05slots\x18\x05 \x03(\r\x12\x12\n\nslot_bytes\x18\x06 \x01(\x04\x12\x13\n\x0b\x66irst_token\x18\x07 \x01(\r\x12\x12\n\nnum_tokens\x18\x08 \x01(\r\x12\x14\n\x0c\x63hunk_tokens\x18\t \x01(\r\x12\r\n\x05\x64type\x18\n \x01(\t\x12\x0f\n\x07lease_s\x18\x0b \x01(\x01\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\x9a\x01\n\x05Token\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x10\n\x08token_id\x18\x03 \x01(\r\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12*\n\x03top\x18\x05 \x03(\x0b\x32\x1d.kvferry.worker.v1.TopLogprob\x12\x0e\n\x06\x66inish\x18\x06 \x01(\tB\n\n\x08_logprob\"\'\n\x0e\x43onnectRequest\x12\x15\n\rdecode_target\x18\x01 \x01(\t\"o\n\x0c\x43onnectReply\x12\x32\n\rdecode_worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\x12\x11\n\ttransport\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01\"k\n\rAcceptRequest\x12/\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x1e.kvferry.worker.v1.PeerAddress\x12)\n\x06layout\x18\x02 \x01(\x0b\x32\x19.kvferry.worker.v1.Layout\"\x97\x01\n\x0b\x41\x63\x63\x65ptReply\x12/\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x1e.kvferry.worker.v1.PeerAddress\x12)\n\x06layout\x18\x03 \x01(\x0b\x32\x19.kvferry.worker.v1.Layout\x12,\n\tlink_test\x18\x02 \x01(\x0b\x32\x19.kvferry.worker.v1.Ticket\"<\n\rForgetRequest\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\"\r\n\x0b\x46orgetReply\"n\n\x0ePrefillRequest\x12\x31\n\ngeneration\x18\x01 \x01(\x0b\x32\x1d.kvferry.worker.v1.Generation\x12)\n\x06ticket\x18\x02 \x01(\x0b\x32\x19.kvferry.worker.v1.Ticket\"X\n\x0cPrefillReply\x12-\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x18.kvferry.worker.v1.Token\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r\"x\n\x0eReserveRequest\x12\x31\n\ngeneration\x18\x01 \x01(\x0b\x32\x1d.kvferry.worker.v1.Generation\x12\x33\n\x0eprefill_worker\x18\x02 \x01(\x0b\x32\x1b.kvferry.worker.v1.WorkerId\"f\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12-\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x18.kvferry.worker.v1.Token\"\r\n\x0b\x44\x65\x63odeReply\"\x0f\n\rGenerateReply\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\" \n\x0b\x43\x61ncelReply\x12\x11\n\twas_known\x18\x01 \x01(\x08\"\"\n\rTokensRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\"k\n\nTokenBatch\x12(\n\x06tokens\x18\x01 \x03(\x0b\x32\x18.kvferry.worker.v1.Token\x12\x33\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32!.kvferry.worker.v1.RequestFailure\"C\n\x0eRequestFailure\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t2\xc3\x02\n\x06Worker\x12T\n\x08\x44\x65scribe\x12\".kvferry.worker.v1.DescribeRequest\x1a$.kvferry.worker.v1.WorkerDescription\x12K\n\x06Status\x12 .kvferry.worker.v1.StatusRequest\x1a\x1f.kvferry.worker.v1.WorkerStatus\x12J\n\x06\x43\x61ncel\x12 .kvferry.worker.v1.CancelRequest\x1a\x1e.kvferry.worker.v1.CancelReply\x12J\n\x06\x46orget\x12 .kvferry.worker.v1.ForgetRequest\x1a\x1e.kvferry.worker.v1.ForgetReply2\xad\x01\n\rPrefillWorker\x12M\n\x07\x43onnect\x12!.kvferry.worker.v1.ConnectRequest\x1a\x1f.kvferry.worker.v1.ConnectReply\x12M\n\x07Prefill\x12!.kvferry.worker.v1.PrefillRequest\x1a\x1f.kvferry.worker.v1.PrefillReply2\x89\x03\n\x0c\x44\x65\x63odeWorker\x12J\n\x06\x41\x63\x63\x65pt\x12 .kvferry.worker.v1.AcceptRequest\x1a\x1e.kvferry.worker.v1.AcceptReply\x12G\n\x07Reserve\x12!.kvferry.worker.v1.ReserveRequest\x1a\x19.kvferry.worker.v1.Ticket\x12J\n\x06\x44\x65\x63ode\x12 .kvferry.worker.v1.DecodeRequest\x1a\x1e.kvferry.worker.v1.DecodeReply\x12K\n\x08Generate\x12\x1d.kvferry.worker.v1.Generation\x1a .kvferry.worker.v1.GenerateReply\x12K\n\x06Tokens\x12 .kvferry.worker.v1.TokensRequest\x1a\x1d.kvferry.worker.v1.TokenBatch0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "protocol.kvferry_worker_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protocol.kvferry_worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_WORKERID"]._serialized_start = 52
-    _globals["_WORKERID"]._serialized_end = 97
-    _globals["_LAYOUT"]._serialized_start = 100
-    _globals["_LAYOUT"]._serialized_end = 230
-    _globals["_LANDINGZONE"]._serialized_start = 232
-    _globals["_LANDINGZONE"]._serialized_end = 306
-    _globals["_PEERADDRESS"]._serialized_start = 309
-    _globals["_PEERADDRESS"]._serialized_end = 456
-    _globals["_DESCRIBEREQUEST"]._serialized_start = 458
-    _globals["_DESCRIBEREQUEST"]._serialized_end = 475
-    _globals["_WORKERDESCRIPTION"]._serialized_start = 478
-    _globals["_WORKERDESCRIPTION"]._serialized_end = 768
-    _globals["_STATUSREQUEST"]._serialized_start = 770
-    _globals["_STATUSREQUEST"]._serialized_end = 785
-    _globals["_WORKERSTATUS"]._serialized_start = 788
-    _globals["_WORKERSTATUS"]._serialized_end = 1267
-    _globals["_LINK"]._serialized_start = 1269
-    _globals["_LINK"]._serialized_end = 1363
-    _globals["_SAMPLING"]._serialized_start = 1366
-    _globals["_SAMPLING"]._serialized_end = 1500
-    _globals["_GENERATION"]._serialized_start = 1503
-    _globals["_GENERATION"]._serialized_end = 1672
-    _globals["_TICKET"]._serialized_start = 1675
-    _globals["_TICKET"]._serialized_end = 1958
-    _globals["_TOPLOGPROB"]._serialized_start = 1960
-    _globals["_TOPLOGPROB"]._serialized_end = 2007
-    _globals["_TOKEN"]._serialized_start = 2010
-    _globals["_TOKEN"]._serialized_end = 2164
-    _globals["_CONNECTREQUEST"]._serialized_start = 2166
-    _globals["_CONNECTREQUEST"]._serialized_end = 2205
-    _globals["_CONNECTREPLY"]._serialized_start = 2207
-    _globals["_CONNECTREPLY"]._serialized_end = 2318
-    _globals["_ACCEPTREQUEST"]._serialized_start = 2320
-    _globals["_ACCEPTREQUEST"]._serialized_end = 2427
-    _globals["_ACCEPTREPLY"]._serialized_start = 2430
-    _globals["_ACCEPTREPLY"]._serialized_end = 2581
-    _globals["_FORGETREQUEST"]._serialized_start = 2583
-    _globals["_FORGETREQUEST"]._serialized_end = 2643
-    _globals["_FORGETREPLY"]._serialized_start = 2645
-    _globals["_FORGETREPLY"]._serialized_end = 2658
-    _globals["_PREFILLREQUEST"]._serialized_start = 2660
-    _globals["_PREFILLREQUEST"]._serialized_end = 2770
-    _globals["_PREFILLREPLY"]._serialized_start = 2772
-    _globals["_PREFILLREPLY"]._serialized_end = 2860
-    _globals["_RESERVEREQUEST"]._serialized_start = 2862
-    _globals["_RESERVEREQUEST"]._serialized_end = 2982
-    _globals["_DECODEREQUEST"]._serialized_start = 2984
-    _globals["_DECODEREQUEST"]._serialized_end = 3086
-    _globals["_DECODEREPLY"]._serialized_start = 3088
-    _globals["_DECODEREPLY"]._serialized_end = 3101
-    _globals["_GENERATEREPLY"]._serialized_start = 3103
-    _globals["_GENERATEREPLY"]._serialized_end = 3118
-    _globals["_CANCELREQUEST"]._serialized_start = 3120
-    _globals["_CANCELREQUEST"]._serialized_end = 3155
-    _globals["_CANCELREPLY"]._serialized_start = 3157
-    _globals["_CANCELREPLY"]._serialized_end = 3189
-    _globals["_TOKENSREQUEST"]._serialized_start = 3191
-    _globals["_TOKENSREQUEST"]._serialized_end = 3225
-    _globals["_TOKENBATCH"]._serialized_start = 3227
-    _globals["_TOKENBATCH"]._serialized_end = 3334
-    _globals["_REQUESTFAILURE"]._serialized_start = 3336
-    _globals["_REQUESTFAILURE"]._serialized_end = 3403
-    _globals["_WORKER"]._serialized_start = 3406
-    _globals["_WORKER"]._serialized_end = 3729
-    _globals["_PREFILLWORKER"]._serialized_start = 3732
-    _globals["_PREFILLWORKER"]._serialized_end = 3905
-    _globals["_DECODEWORKER"]._serialized_start = 3908
-    _globals["_DECODEWORKER"]._serialized_end = 4301
+  DESCRIPTOR._loaded_options = None
+  _globals['_WORKERID']._serialized_start=52
+  _globals['_WORKERID']._serialized_end=97
+  _globals['_LAYOUT']._serialized_start=100
+  _globals['_LAYOUT']._serialized_end=230
+  _globals['_LANDINGZONE']._serialized_start=232
+  _globals['_LANDINGZONE']._serialized_end=306
+  _globals['_PEERADDRESS']._serialized_start=309
+  _globals['_PEERADDRESS']._serialized_end=456
+  _globals['_DESCRIBEREQUEST']._serialized_start=458
+  _globals['_DESCRIBEREQUEST']._serialized_end=475
+  _globals['_WORKERDESCRIPTION']._serialized_start=478
+  _globals['_WORKERDESCRIPTION']._serialized_end=768
+  _globals['_STATUSREQUEST']._serialized_start=770
+  _globals['_STATUSREQUEST']._serialized_end=785
+  _globals['_WORKERSTATUS']._serialized_start=788
+  _globals['_WORKERSTATUS']._serialized_end=1267
+  _globals['_LINK']._serialized_start=1269
+  _globals['_LINK']._serialized_end=1363
+  _globals['_SAMPLING']._serialized_start=1366
+  _globals['_SAMPLING']._serialized_end=1500
+  _globals['_GENERATION']._serialized_start=1503
+  _globals['_GENERATION']._serialized_end=1672
+  _globals['_TICKET']._serialized_start=1675
+  _globals['_TICKET']._serialized_end=1958
+  _globals['_TOPLOGPROB']._serialized_start=1960
+  _globals['_TOPLOGPROB']._serialized_end=2007
+  _globals['_TOKEN']._serialized_start=2010
+  _globals['_TOKEN']._serialized_end=2164
+  _globals['_CONNECTREQUEST']._serialized_start=2166
+  _globals['_CONNECTREQUEST']._serialized_end=2205
+  _globals['_CONNECTREPLY']._serialized_start=2207
+  _globals['_CONNECTREPLY']._serialized_end=2318
+  _globals['_ACCEPTREQUEST']._serialized_start=2320
+  _globals['_ACCEPTREQUEST']._serialized_end=2427
+  _globals['_ACCEPTREPLY']._serialized_start=2430
+  _globals['_ACCEPTREPLY']._serialized_end=2581
+  _globals['_FORGETREQUEST']._serialized_start=2583
+  _globals['_FORGETREQUEST']._serialized_end=2643
+  _globals['_FORGETREPLY']._serialized_start=2645
+  _globals['_FORGETREPLY']._serialized_end=2658
+  _globals['_PREFILLREQUEST']._serialized_start=2660
+  _globals['_PREFILLREQUEST']._serialized_end=2770
+  _globals['_PREFILLREPLY']._serialized_start=2772
+  _globals['_PREFILLREPLY']._serialized_end=2860
+  _globals['_RESERVEREQUEST']._serialized_start=2862
+  _globals['_RESERVEREQUEST']._serialized_end=2982
+  _globals['_DECODEREQUEST']._serialized_start=2984
+  _globals['_DECODEREQUEST']._serialized_end=3086
+  _globals['_DECODEREPLY']._serialized_start=3088
+  _globals['_DECODEREPLY']._serialized_end=3101
+  _globals['_GENERATEREPLY']._serialized_start=3103
+  _globals['_GENERATEREPLY']._serialized_end=3118
+  _globals['_CANCELREQUEST']._serialized_start=3120
+  _globals['_CANCELREQUEST']._serialized_end=3155
+  _globals['_CANCELREPLY']._serialized_start=3157
+  _globals['_CANCELREPLY']._serialized_end=3189
+  _globals['_TOKENSREQUEST']._serialized_start=3191
+  _globals['_TOKENSREQUEST']._serialized_end=3225
+  _globals['_TOKENBATCH']._serialized_start=3227
+  _globals['_TOKENBATCH']._serialized_end=3334
+  _globals['_REQUESTFAILURE']._serialized_start=3336
+  _globals['_REQUESTFAILURE']._serialized_end=3403
+  _globals['_WORKER']._serialized_start=3406
+  _globals['_WORKER']._serialized_end=3729
+  _globals['_PREFILLWORKER']._serialized_start=3732
+  _globals['_PREFILLWORKER']._serialized_end=3905
+  _globals['_DECODEWORKER']._serialized_start=3908
+  _globals['_DECODEWORKER']._serialized_end=4301
 # @@protoc_insertion_point(module_scope)

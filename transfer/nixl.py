@@ -238,7 +238,9 @@ class NixlTransport:
         try:
             backend: int = self._agent.createBackend(_PLUGIN, {})
         except self._errors as error:
-            raise TransportUnavailable(f"NIXL cannot start {_PLUGIN}: {error}; check UCX_TLS, UCX_NET_DEVICES") from error
+            raise TransportUnavailable(
+                f"NIXL cannot start {_PLUGIN}: {error}; check UCX_TLS, UCX_NET_DEVICES"
+            ) from error
         return backend
 
     def _register(self) -> None:

@@ -119,7 +119,8 @@ def test_two_by_two() -> None:
     """Two prefill and two decode workers share the load and do not mix it up."""
     duo = Duo(DuoOptions(num_prefill=2, num_decode=2, prefill_engine={"num_blocks": 128}))
     assert duo.generate_all(_prompts(LENGTHS[:24])) == _expected(LENGTHS[:24])
-    assert all(worker.num_steps > 0 for worker in (*duo.prefills, *duo.decodes))
+    num_steps = [*(one.num_steps for one in duo.prefills), *(one.num_steps for one in duo.decodes)]
+    assert all(num_steps)
     duo.check_idle()
 
 

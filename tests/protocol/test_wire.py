@@ -145,7 +145,8 @@ def test_only_whole_request_ids_cross(bad: str) -> None:
 
 def test_every_error_is_found_by_its_code() -> None:
     """Codes are unique, and an error comes back from the wire as its own class."""
-    pending, seen = [KvferryError], {}
+    pending = [KvferryError]
+    seen: dict[str, type[KvferryError]] = {}
     while pending:
         kind = pending.pop()
         assert kind.code not in seen, f"{kind} and {seen.get(kind.code)} share a code"

@@ -6,6 +6,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import openai
@@ -17,7 +18,7 @@ from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.system
 
-QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,9 @@ def test_completions_answer_and_stream_the_same(client: openai.OpenAI) -> None:
         {"temperature": 0.8, "seed": 7, "top_p": 0.9},
         {"temperature": 0, "stop": [","]},
     ):
-        arguments = {"model": "smollm2-135m", "prompt": "One, two, three,", "max_tokens": 12, **options}
-        whole = client.completions.create(**arguments)  # type: ignore[call-overload]
-        streamed = client.completions.create(**arguments, stream=True)  # type: ignore[call-overload]
+        arguments: Any = {"model": "smollm2-135m", "prompt": "One, two, three,", "max_tokens": 12, **options}
+        whole = client.completions.create(**arguments)
+        streamed = client.completions.create(**arguments, stream=True)
         assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
         assert "," not in whole.choices[0].text or "stop" not in options
 
@@ -100,16 +101,17 @@ def test_bad_requests_are_refused_and_the_next_is_served(demo: Serving, client: 
     before = {one["name"]: one["status"]["num_steps"] for one in demo.cluster()["workers"]}
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gpt-4", prompt="x")
-    for wrong in (
+    mistakes: tuple[dict[str, Any], ...] = (
         {"prompt": [5] * 9000},
         {"prompt": ""},
         {"prompt": "x", "max_tokens": -1},
         {"prompt": "x", "temperature": -2},
         {"prompt": "x", "top_p": 7},
         {"prompt": [10**7]},
-    ):
+    )
+    for wrong in mistakes:
         with pytest.raises(openai.BadRequestError):
-            client.completions.create(model="smollm2-135m", **wrong)  # type: ignore[call-overload]
+            client.completions.create(model="smollm2-135m", **wrong)
     assert _post(demo, b"{not json") == 400
     assert _post(demo, b'{"prompt": "' + b"x" * 10_000_000 + b'"}') == 413
     assert {one["name"]: one["status"]["num_steps"] for one in demo.cluster()["workers"]} == before
