@@ -155,3 +155,21 @@ def rows(cache: torch.Tensor, block_ids: tuple[int, ...], num_tokens: int) -> to
     """The KV of a sequence in the order of its tokens: `[layer, 2, token, head, dim]`."""
     taken = cache[:, :, list(block_ids)]
     return taken.flatten(2, 3)[:, :, :num_tokens]
+
+
+LEASE_S = 9.0
+STALL_S = 30.0
+
+
+def patient_ferry(num_landing_slots: int = 8, num_outbox_slots: int = 4) -> Ferry:
+    """A pair whose leases last `LEASE_S` and whose patience `STALL_S`."""
+    landing = LandingConfig(window_slots=4, lease_s=LEASE_S, revoke_again_s=1.0)
+    return Ferry(FerryOptions(num_landing_slots, num_outbox_slots, landing=landing, shipping=ShippingConfig(STALL_S)))
+
+
+def check_landed(ferry: Ferry, ticket: Ticket) -> None:
+    """Both sides ended the ticket once, without error, and the KV is the source's."""
+    assert ferry.landed(ticket).error is None
+    assert ferry.shipped(ticket).error is None
+    blocks = ferry.blocks_of(ticket)
+    assert torch.equal(rows(ferry.target, blocks, ticket.num_tokens), rows(ferry.source, blocks, ticket.num_tokens))
