@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -147,6 +149,11 @@ def test_any_lost_answer_is_survived(kind: FrameKind) -> None:
     pair.landed(ticket)
     pair.shipped(ticket)
     pair.check_quiet()
+
+
+def is_tag(kind: FrameKind) -> Callable[[bytes], bool]:
+    """Matches tags of one kind."""
+    return lambda raw: Frame.from_bytes(raw).kind is kind
 
 
 def is_first_slot(request: WriteRequest) -> bool:
