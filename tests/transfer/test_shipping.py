@@ -10,7 +10,7 @@ import torch
 from protocol.errors import Cancelled, LayoutMismatch, TransferError, WorkerUnavailable
 from tests.transfer.ferry import CHUNK_TOKENS, LEASE_S, STALL_S, Ferry, FerryOptions, check_landed, patient_ferry
 from transfer.arena import PAGE_BYTES
-from transfer.frames import FrameKind
+from transfer.frames import Frame, FrameKind
 from transfer.transport import WriteRequest
 
 
