@@ -13,7 +13,7 @@ from prefill_worker.worker import PrefillWorker
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_to_wire
-from protocol.errors import KvferryError
+from protocol.errors import DeadlineExceeded, KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import check_compatible
 from protocol.rpc_errors import abort, from_rpc
@@ -114,7 +114,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
                 return await self._connect(request.decode_target)
         except TimeoutError:
             await _refuse(
-                context, KvferryError(f"no handshake with {request.decode_target} in {HANDSHAKE_TIMEOUT_S} s")
+                context, DeadlineExceeded(f"no handshake with {request.decode_target} in {HANDSHAKE_TIMEOUT_S} s")
             )
         except grpc.RpcError as error:
             await _refuse(context, from_rpc(error, f"decode worker at {request.decode_target}"))
@@ -124,15 +124,20 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
     async def _connect(self, decode_target: str) -> pb.ConnectReply:
         worker, sender = self._worker, self._worker.sender
         async with grpc.aio.insecure_channel(decode_target, options=CHANNEL_OPTIONS) as channel:
-            reply: pb.AcceptReply = await rpc.DecodeWorkerStub(channel).Accept(
-                pb.AcceptRequest(
-                    address=address_to_wire(sender.address()), layout=layout_to_wire(worker.engine.layout)
-                ),
-                timeout=HANDSHAKE_TIMEOUT_S,
+            request = pb.AcceptRequest(
+                address=address_to_wire(sender.address()), layout=layout_to_wire(worker.engine.layout)
             )
-        check_compatible(worker.engine.layout, layout_from_wire(reply.layout))
-        peer = address_from_wire(reply.address)
-        await asyncio.wrap_future(sender.connect(peer))
+            reply: pb.AcceptReply = await rpc.DecodeWorkerStub(channel).Accept(request, timeout=HANDSHAKE_TIMEOUT_S)
+            peer = address_from_wire(reply.address)
+            try:
+                check_compatible(worker.engine.layout, layout_from_wire(reply.layout))
+                await asyncio.wrap_future(sender.connect(peer))
+            except KvferryError:
+                if not sender.is_connected(peer.worker):
+                    # No REVOKE can be heard here: what was granted for the link test has to be given back this way.
+                    forget = pb.ForgetRequest(worker=worker_id_to_wire(worker.identity))
+                    await rpc.WorkerStub(channel).Forget(forget, timeout=HANDSHAKE_TIMEOUT_S)
+                raise
         rate = await self._test_link(peer.worker, reply.link_test)
         return pb.ConnectReply(
             decode_worker=worker_id_to_wire(peer.worker), transport=sender.protocols(), bytes_per_second=rate

@@ -41,8 +41,7 @@ def from_rpc(error: grpc.RpcError, peer: str) -> KvferryError:
         return by_code(str(metadata[CODE_KEY]))(details)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{peer} did not answer in time")
-    if code is grpc.StatusCode.CANCELLED:
-        return Cancelled(f"the call to {peer} was cancelled")
+    # CANCELLED without an error of ours is the peer's doing too: a server that stops. Whoever cancels here sees no RpcError.
     return WorkerUnavailable(f"{peer}: {details or code}")
 
 

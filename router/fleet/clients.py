@@ -52,6 +52,10 @@ class WorkerClient(Protocol):
         """Ends all transfers with a worker that is gone."""
         ...
 
+    async def is_gone(self) -> bool:
+        """Whether the worker's process has certainly ended. A silent one may only be stopped, and write again later."""
+        ...
+
     async def close(self) -> None:
         """Ends the connection."""
         ...

@@ -10,9 +10,19 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 
-from protocol.errors import Blame, KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.errors import (
+    Blame,
+    DeadlineExceeded,
+    KvferryError,
+    NotConnected,
+    PromptTooLong,
+    StaleTicket,
+    TransferError,
+    WorkerUnavailable,
+)
 from protocol.ids import new_request_id
 from protocol.request import GeneratedToken, GenerateRequest, StopRule
 from protocol.ticket import Ticket
@@ -50,19 +60,20 @@ class Dispatcher:
         is_started = False
         for num_moves in range(MAX_MOVES + 1):
             attempt = _Attempt(self._fleet, continuation(request, generated), deadline, frozenset(failed))
-            events = attempt.run()
             try:
-                async for event in events:
-                    if isinstance(event, GenerationStart):
-                        if not is_started:
-                            yield event
-                        is_started = True
-                        continue
-                    yield replace(event, request_id=request.request_id, index=len(generated))
-                    generated.append(event.token_id)
-                    if event.finish is not None:
-                        self._fleet.last_success_at = time.monotonic()
-                        return
+                async with aclosing(attempt.run()) as events:
+                    async for event in events:
+                        if isinstance(event, GenerationStart):
+                            if not is_started:
+                                yield event
+                            is_started = True
+                            continue
+                        generated.append(event.token_id)
+                        if event.finish is not None:
+                            self._fleet.last_success_at = time.monotonic()
+                        yield replace(event, request_id=request.request_id, index=len(generated) - 1)
+                        if event.finish is not None:
+                            return
             except MOVE_ON as error:
                 if num_moves == MAX_MOVES:
                     raise
@@ -70,7 +81,6 @@ class Dispatcher:
                 failed |= attempt.blamed
                 log.warning("request %s goes on elsewhere after %s", request.request_id, error.message)
             finally:
-                await events.aclose()
                 self._say_farewell(attempt)
 
     async def close(self) -> None:
@@ -79,7 +89,7 @@ class Dispatcher:
 
     def _say_farewell(self, attempt: _Attempt) -> None:
         """Cancels what an attempt left behind, without keeping the client waiting."""
-        if attempt.is_finished:
+        if attempt.is_settled:
             return
         task = asyncio.create_task(attempt.cancel())
         self._farewells.add(task)
@@ -97,12 +107,14 @@ def continuation(request: GenerateRequest, generated: list[int]) -> GenerateRequ
 
 
 class _Attempt:
-    """One try of a request on one decode worker. `blamed` names the workers that failed it."""
+    """One try of a request on one decode worker. `blamed` names the workers that failed it; once `is_settled` none of the
+    workers holds anything of it.
+    """
 
     def __init__(self, fleet: Fleet, request: GenerateRequest, deadline: float, excluded: frozenset[str]) -> None:
         self.request = request
         self.blamed: set[str] = set()
-        self.is_finished = False
+        self.is_settled = False
         self._fleet = fleet
         self._deadline = deadline
         self._excluded = excluded
@@ -117,12 +129,15 @@ class _Attempt:
         inbox = decode.client.open(self.request.request_id)
         decode.num_active += 1
         decode.num_held_tokens += self.request.max_total_tokens
+        is_finished = False
         try:
-            async for event in self._first_events(decode, pair.prefill):
-                yield event
-            while not self.is_finished:
-                token = await inbox.next()
-                self.is_finished = token.finish is not None
+            async with aclosing(self._first_events(decode, pair.prefill)) as events:
+                async for event in events:
+                    is_finished = isinstance(event, GeneratedToken) and event.finish is not None
+                    yield event
+            while not is_finished:
+                token = await decode.answer(inbox.next(), self._remaining_s())
+                self.is_settled = is_finished = token.finish is not None
                 yield token
         except WorkerUnavailable:
             self.blamed.add(decode.name)
@@ -134,13 +149,14 @@ class _Attempt:
 
     async def cancel(self) -> None:
         """Ends the request on both workers. A worker that cannot be reached has nothing to cancel, or its lease will."""
-        for member in (self._prefill, self._decode):
-            if member is None:
-                continue
-            try:
-                await member.client.cancel(self.request.request_id)
-            except KvferryError as error:
-                log.warning("request %s could not be cancelled on %s: %s", self.request.request_id, member.name, error)
+        members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
+        await asyncio.gather(*(self._cancel_on(member) for member in members if member is not None))
+
+    async def _cancel_on(self, member: Member[PrefillClient] | Member[DecodeClient]) -> None:
+        try:
+            await member.client.cancel(self.request.request_id)
+        except KvferryError as error:
+            log.warning("request %s could not be cancelled on %s: %s", self.request.request_id, member.name, error)
 
     async def _first_events(
         self, decode: Member[DecodeClient], prefill_name: str | None
@@ -154,7 +170,9 @@ class _Attempt:
                 ticket = await self._reserve(prefill, decode)
                 first, num_cached = await self._prefill_on(prefill, ticket)
             except KvferryError as error:
-                if self._is_decode_at_fault or error.blame is Blame.CLIENT:
+                # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
+                is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
+                if self._is_decode_at_fault or is_clients or time.monotonic() >= self._deadline:
                     raise
                 log.warning("request %s: %s failed: %s", self.request.request_id, prefill.name, error.message)
                 tried.add(prefill.name)
@@ -163,15 +181,14 @@ class _Attempt:
                 continue
             finally:
                 prefill.num_queued_tokens -= self.request.num_prompt_tokens
-            self.is_finished = first.finish is not None
+            # An answer that ends with its first token leaves a reservation behind, if there is one: a farewell is due.
+            self.is_settled = ticket is None and first.finish is not None
             yield GenerationStart(num_cached)
             yield first
-            if ticket is not None and not self.is_finished:
-                await decode.client.decode(ticket, first)
-            elif ticket is not None:
-                await decode.client.cancel(self.request.request_id)
+            if ticket is not None and first.finish is None:
+                await decode.answer(decode.client.decode(ticket, first), self._remaining_s())
             return
-        await decode.client.generate(self.request, self._remaining_s())
+        await decode.answer(decode.client.generate(self.request, self._remaining_s()), self._remaining_s())
         yield GenerationStart(0)
 
     async def _reserve(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> Ticket | None:
@@ -180,16 +197,20 @@ class _Attempt:
             return None
         worker = prefill.description.worker
         try:
-            return await decode.client.reserve(self.request, worker, self._remaining_s())
-        except TransferError:
-            raise  # the decode worker does not know this prefill worker; it may know another
+            reserving = decode.client.reserve(self.request, worker, self._remaining_s())
+            return await decode.answer(reserving, self._remaining_s())
+        except NotConnected:
+            # The decode worker does not know this prefill worker; it may know another. Let them shake hands again.
+            prefill.links.pop(decode.name, None)
+            raise
         except KvferryError:
             self._is_decode_at_fault = True
             raise
 
     async def _prefill_on(self, prefill: Member[PrefillClient], ticket: Ticket | None) -> tuple[GeneratedToken, int]:
         start = time.monotonic()
-        answer = await prefill.client.prefill(self.request, ticket, self._remaining_s())
+        reading = prefill.client.prefill(self.request, ticket, self._remaining_s())
+        answer = await prefill.answer(reading, self._remaining_s())
         prefill.time_prefill(self.request.num_prompt_tokens, time.monotonic() - start)
         return answer
 
@@ -201,4 +222,8 @@ class _Attempt:
         return None
 
     def _remaining_s(self) -> float:
-        return max(self._deadline - time.monotonic(), 0.001)
+        """Raises `DeadlineExceeded` when nothing remains."""
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("the request was not finished before its deadline")
+        return remaining_s

@@ -51,6 +51,7 @@ class Fleet:
         self._policy = policy
         self._min_remote_tokens = min_remote_tokens
         self._pinger: asyncio.Task[None] | None = None
+        self._linker: asyncio.Task[None] | None = None
         self.last_success_at = -math.inf
         self.proof_failure = "no generation has succeeded yet"
 
@@ -76,10 +77,11 @@ class Fleet:
 
     async def pause(self) -> None:
         """Stops looking after the workers, until the next `join`."""
-        if self._pinger is not None:
-            self._pinger.cancel()
-            await asyncio.gather(self._pinger, return_exceptions=True)
-            self._pinger = None
+        tasks = [task for task in (self._pinger, self._linker) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._pinger = self._linker = None
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -89,10 +91,8 @@ class Fleet:
 
     async def link_all(self) -> None:
         """Shakes hands between all pairs that have not yet. A pair that refuses is not used; the reason is kept."""
-        for prefill in self.prefills.values():
-            for decode in self.decodes.values():
-                if decode.name not in prefill.links:
-                    await self._link(prefill, decode)
+        for prefill, decode in self._unlinked():
+            await self._link(prefill, decode)
 
     def choose(self, num_prompt_tokens: int, excluded: frozenset[str]) -> Pair:
         """The pair for a prompt, without the workers named in `excluded`. Raises `NotReady` when nobody can decode."""
@@ -131,12 +131,17 @@ class Fleet:
         return Readiness(not reason, reason, workers)
 
     async def _link(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> None:
+        lives = prefill.description.worker, decode.description.worker
         try:
             reply = await prefill.client.connect(decode.client.target)
         except KvferryError as error:
             prefill.link_refusals[decode.name] = f"{prefill.name} and {decode.name}: {error.message}"
+            if not error.retryable:
+                prefill.refused_for_good.add(decode.name)
             log.warning("%s cannot ship to %s: %s", prefill.name, decode.name, error.message)
             return
+        if lives != (prefill.description.worker, decode.description.worker):
+            return  # one of them was restarted meanwhile; the next round links its new life
         prefill.link_refusals.pop(decode.name, None)
         prefill.links[decode.name] = reply
         rate = reply.bytes_per_second / 1e9
@@ -146,10 +151,29 @@ class Fleet:
         """Asks all workers for their status, at once; one that does not answer keeps its last."""
         await asyncio.gather(*map(self._ping, self.members))
 
+    async def look_after(self) -> None:
+        """One round: pings all workers, ends the transfers with those that are gone, and starts to make missing links."""
+        await self.look()
+        await asyncio.gather(*(self._bury(one) for one in self.members if not one.is_healthy))
+        if self._unlinked() and (self._linker is None or self._linker.done()):
+            # On its own: a handshake with a worker that hangs must not keep the others from being looked after.
+            self._linker = asyncio.create_task(self.link_all())
+
     async def _ping_forever(self) -> None:
         while True:
-            await self.look()
+            await self.look_after()
             await asyncio.sleep(PING_EVERY_S)
+
+    def _unlinked(self) -> list[tuple[Member[PrefillClient], Member[DecodeClient]]]:
+        return [
+            (prefill, decode)
+            for prefill in self.prefills.values()
+            for decode in self.decodes.values()
+            if prefill.is_healthy
+            and decode.is_healthy
+            and decode.name not in prefill.links
+            and decode.name not in prefill.refused_for_good
+        ]
 
     async def _ping(self, member: Member[Any]) -> None:
         try:
@@ -157,16 +181,36 @@ class Fleet:
             if member.status.worker.incarnation != member.description.worker.incarnation:
                 await self._welcome_back(member)
             member.num_missed_pings = 0
+            member.forgotten_by.clear()
         except KvferryError as error:
-            member.num_missed_pings += 1
+            member.miss_ping()
             if not member.is_healthy:
                 log.warning("%s does not answer: %s", member.name, error.message)
+
+    async def _bury(self, member: Member[Any]) -> None:
+        """Tells the other side that an incarnation is gone: what it held there is free. A worker that is only silent may
+        be stopped and write again, so that what it holds stays in quarantine.
+        """
+        others = self.decodes if member.name in self.prefills else self.prefills
+        mourners = [one for one in others.values() if one.is_healthy and one.name not in member.forgotten_by]
+        if not mourners or not await member.client.is_gone():
+            return
+        member.links.clear()
+        for other in mourners:
+            other.links.pop(member.name, None)
+            try:
+                await other.client.forget(member.description.worker)
+                member.forgotten_by.add(other.name)
+            except KvferryError as error:
+                log.warning("%s was not told that %s is gone: %s", other.name, member.name, error.message)
 
     async def _welcome_back(self, member: Member[Any]) -> None:
         """A restarted worker at the same address: its links are made anew."""
         member.description = await member.client.describe()
-        member.links.clear()
-        for prefill in self.prefills.values():
-            prefill.links.pop(member.name, None)
+        member.forgotten_by.clear()
+        for prefill in [member, *self.prefills.values()]:
+            names = list(self.decodes) if prefill is member else [member.name]
+            for name in names:
+                prefill.links.pop(name, None)
+                prefill.refused_for_good.discard(name)
         log.info("%s is back as %s", member.name, member.description.worker)
-        await self.link_all()

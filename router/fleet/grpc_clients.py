@@ -10,7 +10,7 @@ import grpc
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_from_wire
-from protocol.errors import KvferryError, WorkerUnavailable, by_code
+from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
 from protocol.ids import WorkerId
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.rpc_errors import from_rpc
@@ -50,7 +50,7 @@ class GrpcWorkerClient:
         try:
             reply = await self._worker_stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
         return description_from_wire(reply)
 
     async def status(self) -> pb.WorkerStatus:
@@ -58,7 +58,7 @@ class GrpcWorkerClient:
         try:
             reply: pb.WorkerStatus = await self._worker_stub.Status(pb.StatusRequest(), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
         return reply
 
     async def cancel(self, request_id: str) -> None:
@@ -66,14 +66,27 @@ class GrpcWorkerClient:
         try:
             await self._worker_stub.Cancel(pb.CancelRequest(request_id=request_id), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
 
     async def forget(self, worker: WorkerId) -> None:
         """Ends all transfers with a worker that is gone."""
         try:
             await self._worker_stub.Forget(pb.ForgetRequest(worker=worker_id_to_wire(worker)), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
+
+    async def is_gone(self) -> bool:
+        """Whether its host refuses the connection: nobody listens there any more, so that the process has ended."""
+        host, _, port = self.target.rpartition(":")
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
 
     async def close(self) -> None:
         """Ends the connection."""
@@ -81,6 +94,11 @@ class GrpcWorkerClient:
 
     def _error(self, error: grpc.RpcError) -> KvferryError:
         return from_rpc(error, f"worker at {self.target}")
+
+    def _silence(self, error: grpc.RpcError) -> KvferryError:
+        """The error of a call that a worker answers without waiting: no answer in time is no worker."""
+        known = self._error(error)
+        return WorkerUnavailable(known.message) if isinstance(known, DeadlineExceeded) else known
 
 
 class GrpcPrefillClient(GrpcWorkerClient):
@@ -97,7 +115,7 @@ class GrpcPrefillClient(GrpcWorkerClient):
                 pb.ConnectRequest(decode_target=decode_target), timeout=CONNECT_TIMEOUT_S
             )
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
         return reply
 
     async def prefill(
@@ -153,7 +171,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
         try:
             await self._stub.Decode(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
         """Has the prompt read and the answer generated there."""
@@ -163,7 +181,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
                 generation_to_wire(request, deadline_s), timeout=CALL_TIMEOUT_S, metadata=self._metadata
             )
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._silence(error) from error
 
     async def close(self) -> None:
         """Ends the stream and the connection; requests that wait get an error."""
@@ -185,7 +203,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
                 call.cancel()
                 raise WorkerUnavailable(f"worker at {self.target} opened no token stream in time") from None
             except grpc.RpcError as error:
-                raise self._error(error) from error
+                raise self._silence(error) from error
             self._reader = asyncio.create_task(self._read(call))
 
     async def _read(self, call: grpc.aio.UnaryStreamCall[pb.TokensRequest, pb.TokenBatch]) -> None:

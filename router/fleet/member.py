@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
+from protocol.errors import DeadlineExceeded, WorkerUnavailable
 from router.fleet.clients import WorkerClient
 
 Client = TypeVar("Client", bound=WorkerClient)
+Answer = TypeVar("Answer")
 
 ASSUMED_PREFILL_TOKENS_PER_SECOND = 1000.0
 """Until the first prompt has been timed."""
@@ -20,7 +24,11 @@ MAX_MISSED_PINGS = 3
 
 @dataclass(slots=True)
 class Member(Generic[Client]):
-    """`num_queued_tokens` and `num_active` count what this router has given it and not got back."""
+    """`num_queued_tokens` and `num_active` count what this router has given it and not got back.
+
+    `refused_for_good` names the decode workers that a prefill worker can never ship to, `forgotten_by` the peers that have
+    ended their transfers with an incarnation that is gone.
+    """
 
     client: Client
     description: WorkerDescription
@@ -32,6 +40,9 @@ class Member(Generic[Client]):
     tokens_per_second: float = ASSUMED_PREFILL_TOKENS_PER_SECOND
     links: dict[str, pb.ConnectReply] = field(default_factory=dict)
     link_refusals: dict[str, str] = field(default_factory=dict)
+    refused_for_good: set[str] = field(default_factory=set)
+    forgotten_by: set[str] = field(default_factory=set)
+    _waits: set[asyncio.Timeout] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -42,6 +53,31 @@ class Member(Generic[Client]):
     def is_healthy(self) -> bool:
         """Whether it answers."""
         return self.num_missed_pings < MAX_MISSED_PINGS
+
+    async def answer(self, waiting: Awaitable[Answer], timeout_s: float) -> Answer:
+        """What `waiting`, a call to this worker, gives.
+
+        Raises `WorkerUnavailable` as soon as the worker is taken for gone: one that was merely stopped would keep the call
+        open for ever. Raises `DeadlineExceeded` after `timeout_s`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                self._waits.add(limit)
+                try:
+                    return await waiting
+                finally:
+                    self._waits.discard(limit)
+        except TimeoutError:
+            if not self.is_healthy:
+                raise WorkerUnavailable(f"{self.name} does not answer") from None
+            raise DeadlineExceeded(f"{self.name} did not answer before the request's deadline") from None
+
+    def miss_ping(self) -> None:
+        """A status call has failed. Once the worker is taken for gone, whoever waits for it learns so."""
+        self.num_missed_pings += 1
+        if not self.is_healthy:
+            for limit in [one for one in self._waits if not one.expired()]:
+                limit.reschedule(asyncio.get_running_loop().time())
 
     def time_prefill(self, num_tokens: int, seconds: float) -> None:
         """Learns from a prompt of `num_tokens` whose first token took `seconds`, queue included."""
