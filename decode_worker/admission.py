@@ -13,7 +13,8 @@ from decode_worker.config import DecodeConfig
 from decode_worker.sequence import DecodeSequence
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
-from protocol.errors import KvferryError, OutOfSlots, PromptTooLong
+from protocol.errors import Cancelled, KvferryError, OutOfSlots, PromptTooLong
+from protocol.ids import wire_id
 from protocol.phase import Phase
 from protocol.request import GenerateRequest
 from scheduling.admission import has_headroom
@@ -59,15 +60,18 @@ class Admission:
     @property
     def num_waiting(self) -> int:
         """Requests that hold no blocks."""
-        return sum(one.record.phase in (Phase.WAITING, Phase.PREEMPTED) for one in self._sequences.values())
+        sequences = [*self._sequences.values()]  # a copy: other threads ask
+        return sum(one.record.phase in (Phase.WAITING, Phase.PREEMPTED) for one in sequences)
 
     @property
     def num_running(self) -> int:
         """Requests that hold blocks."""
-        return len(self._sequences) - self.num_waiting
+        return sum(one.has_blocks for one in [*self._sequences.values()])
 
-    def check_fits(self, request: GenerateRequest) -> None:
-        """Raises `PromptTooLong` when prompt and answer could not be held even alone."""
+    def check(self, request: GenerateRequest) -> None:
+        """Raises `BadRequest`, or `PromptTooLong` when prompt and answer could not be held even alone."""
+        wire_id(request.request_id)
+        self._engine.check_tokens(request.prompt_token_ids)
         limit = self._engine.max_tokens_per_sequence
         if request.max_total_tokens > limit:
             raise PromptTooLong(
@@ -76,19 +80,23 @@ class Admission:
             )
 
     def admit(self, now: float) -> None:
-        """Gives blocks away as far as they go. Nobody overtakes a request that has to wait for blocks."""
+        """Gives blocks away as far as they go. Nobody overtakes a request that has to wait for blocks; one that waits for
+        landing slots is overtaken by those that need none.
+        """
+        is_out_of_slots = False
         waiting = [one for one in self._sequences.values() if one.record.phase in (Phase.PREEMPTED, Phase.WAITING)]
         waiting.sort(key=lambda one: (one.record.phase is Phase.WAITING, one.arrival))
         for sequence in waiting:
+            if is_out_of_slots and sequence.wants_ticket:
+                continue
             num_needed = self._engine.layout.num_blocks_for(len(sequence.tokens) + 1)
             num_running = self.num_running
             is_room = has_headroom(num_needed, self._pool.num_free, num_running)
-            # Alone, a request needs no headroom: `check_fits` has seen to it that it can be held.
+            # Alone, a request needs no headroom: `check` has seen to it that it can be held.
             is_room = is_room or (num_running == 0 and not self._landings and num_needed <= self._pool.num_free)
             if num_running >= self._config.max_sequences or not is_room:
                 return
-            if not self._start(sequence, now):
-                return
+            is_out_of_slots |= not self._start(sequence, now)
 
     def settle_landings(self, now: float) -> None:
         """Passes the blocks of ended landings on."""
@@ -122,7 +130,7 @@ class Admission:
         """Takes the blocks; false when it has to wait for landing slots."""
         table = BlockTable(self._pool, self._engine.layout.block_size)
         table.ensure(len(sequence.tokens) + 1)
-        if sequence.reservation is None or sequence.has_first_token:
+        if not sequence.wants_ticket:
             sequence.table = table
             sequence.move(now, Phase.PREFILLING)
             return True
@@ -133,7 +141,7 @@ class Admission:
             return False
         except KvferryError as error:
             table.release()
-            self._refuse(sequence, error, now)
+            self._withdraw(sequence, error, Phase.FAILED, now)
         return True
 
     def _grant(self, sequence: DecodeSequence, table: BlockTable, now: float) -> None:
@@ -155,12 +163,15 @@ class Admission:
         sequence.move(now, Phase.LANDING)
         if reservation.ticket.set_running_or_notify_cancel():
             reservation.ticket.set_result(ticket)
+        else:
+            self._withdraw(sequence, Cancelled("nobody waits for the ticket any more"), Phase.CANCELLED, now)
+            self._receiver.revoke(ticket.generation)
 
-    def _refuse(self, sequence: DecodeSequence, error: KvferryError, now: float) -> None:
-        sequence.move(now, Phase.FAILED)
+    def _withdraw(self, sequence: DecodeSequence, error: KvferryError, phase: Phase, now: float) -> None:
+        sequence.move(now, phase)
         del self._sequences[sequence.request.request_id]
         if sequence.reservation is not None:
-            sequence.reservation.ticket.set_exception(error)
+            sequence.reservation.fail(error)
 
     def _count(self, ended: LandingEnded) -> None:
         self.num_transfers += 1

@@ -21,6 +21,11 @@ class Reservation:
     prefill_worker: WorkerId
     ticket: Future[Ticket] = field(default_factory=Future)
 
+    def fail(self, error: BaseException) -> None:
+        """Tells whoever still waits for the ticket that there will be none."""
+        if not self.ticket.done() and self.ticket.set_running_or_notify_cancel():
+            self.ticket.set_exception(error)
+
 
 @dataclass(slots=True)
 class DecodeSequence:
@@ -46,6 +51,16 @@ class DecodeSequence:
     def num_generated(self) -> int:
         """Tokens of the answer so far, the prefill worker's first one among them."""
         return len(self.tokens) - self.request.num_prompt_tokens
+
+    @property
+    def wants_ticket(self) -> bool:
+        """Whether its prompt's KV is to come from a prefill worker that waits for a ticket."""
+        return self.reservation is not None and not self.has_first_token
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether blocks are taken for it, its own or its landing's."""
+        return self.table is not None or self.landing_generation is not None
 
     @property
     def work(self) -> Work:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
@@ -158,7 +159,9 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
                 queue.put_nowait(batch)
 
         def deliver(batch: OutletBatch) -> None:
-            loop.call_soon_threadsafe(put, batch)
+            # A loop that was closed meanwhile has nobody left to read; it must not end the step thread.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(put, batch)
 
         self._worker.outlets.subscribe(request.router_id, deliver)
         try:

@@ -18,7 +18,16 @@ from decode_worker.sequence import DecodeSequence, Reservation
 from engine.batch import StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
-from protocol.errors import BadRequest, Cancelled, DeadlineExceeded, KvferryError, OutOfBlocks, Overloaded, StaleTicket
+from protocol.errors import (
+    BadRequest,
+    Cancelled,
+    DeadlineExceeded,
+    KvferryError,
+    OutOfBlocks,
+    Overloaded,
+    StaleTicket,
+    WorkerUnavailable,
+)
 from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest
@@ -73,7 +82,7 @@ class DecodeWorker:
         """Asks for blocks and landing slots for a prompt that `prefill_worker` will read. The future waits its turn."""
         reservation = Reservation(prefill_worker)
         arrived = self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, reservation))
-        arrived.add_done_callback(lambda done: _fail_with(reservation.ticket, done))
+        arrived.add_done_callback(lambda done: _fail_with(reservation, done))
         return reservation.ticket
 
     def generate(self, request: GenerateRequest, router_id: str, deadline_s: float) -> Future[None]:
@@ -105,7 +114,7 @@ class DecodeWorker:
             one.work.num_uncached
             for one in list(self.sequences.values())
             if one.record.phase in (Phase.PREFILLING, Phase.PREEMPTED)
-            or (one.record.phase is Phase.WAITING and (one.reservation is None or one.has_first_token))
+            or (one.record.phase is Phase.WAITING and not one.wants_ticket)
         )
 
     def tick(self, now: float) -> bool:
@@ -183,6 +192,8 @@ class DecodeWorker:
             raise RuntimeError(f"not idle: {len(self.sequences)} requests, {self.admission.num_landings} landings")
         self.pool.check_integrity()
         self.receiver.slots.check_integrity()
+        if self.pool.num_free != self.pool.num_blocks or self.receiver.slots.num_free != self.receiver.slots.num_slots:
+            raise RuntimeError(f"{self.pool.num_free} blocks and {self.receiver.slots.num_free} slots are free")
 
     def _in_phase(self, phase: Phase) -> list[DecodeSequence]:
         found = [one for one in self.sequences.values() if one.record.phase is phase]
@@ -212,7 +223,7 @@ class DecodeWorker:
             raise BadRequest(f"request {request.request_id} is already here")
         if self.admission.num_waiting >= self.config.max_waiting:
             raise Overloaded(f"{self.admission.num_waiting} requests are waiting on {self.identity}")
-        self.admission.check_fits(request)
+        self.admission.check(request)
         now = self._clock()
         self._num_arrived += 1
         self.sequences[request.request_id] = DecodeSequence(
@@ -231,6 +242,7 @@ class DecodeWorker:
             raise StaleTicket(f"request {request_id} does not wait for a first token on {self.identity}")
         if not self.admission.is_ticket_of(sequence, generation):
             raise StaleTicket(f"ticket {generation} is not the one of request {request_id}")
+        self.engine.check_tokens([first_token.token_id])
         sequence.tokens.append(first_token.token_id)
         sequence.has_first_token = True
         now = self._clock()
@@ -245,8 +257,10 @@ class DecodeWorker:
         return True
 
     def _cancel_router(self, router_id: str) -> None:
+        # Not `Cancelled`: no client asked for it, and a router that is still there may start again.
+        error = WorkerUnavailable(f"the token stream from {self.identity} to router {router_id} has ended")
         for sequence in [one for one in self.sequences.values() if one.router_id == router_id]:
-            self._cancel(sequence.request.request_id)
+            self._end(sequence, Phase.CANCELLED, self._clock(), error)
 
     def _fail(self, sequence: DecodeSequence, error: KvferryError, now: float) -> None:
         self.outlets.add_failure(sequence.router_id, sequence.request.request_id, error)
@@ -256,15 +270,15 @@ class DecodeWorker:
         """Takes a request out. Its blocks go at once, or when its landing has let go of them."""
         sequence.move(now, phase)
         del self.sequences[sequence.request.request_id]
-        if sequence.reservation is not None and error is not None and not sequence.reservation.ticket.done():
-            sequence.reservation.ticket.set_exception(error)
+        if sequence.reservation is not None and error is not None:
+            sequence.reservation.fail(error)
         if sequence.landing_generation is not None:
             self.receiver.revoke(sequence.landing_generation)
         else:
             sequence.drop_blocks()
 
 
-def _fail_with(ticket: Future[Ticket], arrived: Future[None]) -> None:
+def _fail_with(reservation: Reservation, arrived: Future[None]) -> None:
     error = arrived.exception()
     if error is not None:
-        ticket.set_exception(error)
+        reservation.fail(error)

@@ -6,6 +6,8 @@ scheduler's business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from engine.attention.interface import AttentionBackend, build_metadata
@@ -49,6 +51,11 @@ class Engine:
     def max_tokens_per_sequence(self) -> int:
         """Positions that one sequence can have: the model's context or the whole cache, whichever is smaller."""
         return min(self.config.max_position_embeddings, self.num_blocks * self.layout.block_size)
+
+    def check_tokens(self, token_ids: Sequence[int]) -> None:
+        """Raises `BadRequest` for a token id outside the vocabulary; so does `step`, but for the whole batch."""
+        if min(token_ids) < 0 or max(token_ids) >= self.config.vocab_size:
+            raise BadRequest(f"a token id is outside the vocabulary of {self.config.vocab_size}", param="prompt")
 
     def step(self, batch: StepBatch) -> StepResult:
         """Stores the KV of all new tokens and draws a token for each slice with `sampling`.

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from engine.batch import SampledToken, StepBatch, StepResult
 from engine.block_pool import BlockPool, BlockTable
@@ -25,7 +26,7 @@ from protocol.errors import (
     PromptTooLong,
     StaleTicket,
 )
-from protocol.ids import WorkerId
+from protocol.ids import WorkerId, wire_id
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import FinishReason, GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
@@ -80,7 +81,8 @@ class PrefillWorker:
     @property
     def num_running(self) -> int:
         """Prompts being computed or shipped."""
-        return len(self._running) + sum(one.request.request_id not in self._running for one in self._shipping.values())
+        shipping = [*self._shipping.values()]  # a copy: other threads ask
+        return len(self._running) + sum(one.record.phase is Phase.SHIPPING for one in shipping)
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -91,7 +93,8 @@ class PrefillWorker:
     def submit(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> Future[PrefillAnswer]:
         """Queues a prompt; without a ticket nothing is shipped. The future holds the first token or the error."""
         answer: Future[PrefillAnswer] = Future()
-        self._inbox.submit(lambda: self._enqueue(request, ticket, deadline_s, answer))
+        arrived = self._inbox.submit(lambda: self._enqueue(request, ticket, deadline_s, answer))
+        arrived.add_done_callback(lambda done: _fail_with(answer, done))
         return answer
 
     def cancel(self, request_id: str) -> Future[bool]:
@@ -101,7 +104,8 @@ class PrefillWorker:
     def test_link(self, ticket: Ticket) -> Future[None]:
         """Ships what happens to be in the cache under a link test's ticket; done when the last chunk has been taken."""
         done: Future[None] = Future()
-        self._inbox.submit(lambda: self._start_link_test(ticket, done))
+        started = self._inbox.submit(lambda: self._start_link_test(ticket, done))
+        started.add_done_callback(lambda future: _fail_with(done, future))
         return done
 
     def tick(self, now: float) -> bool:
@@ -162,11 +166,11 @@ class PrefillWorker:
     def settle_shipments(self, now: float) -> None:
         """Frees the blocks of prompts whose transfer has ended."""
         for ended in self.sender.take_ended():
-            key = (str(ended.ticket.decode_worker), ended.ticket.generation)
+            key = _key(ended.ticket)
             if (link_test := self._link_tests.pop(key, None)) is not None:
                 _resolve(link_test, ended.error)
                 continue
-            sequence = self._shipping.pop(key)
+            sequence = self._shipping.pop(key)  # `_check` has seen to it that no ticket is taken on twice
             self.num_transfers += 1
             self.num_transfer_bytes += ended.num_bytes
             if ended.error is not None:
@@ -184,17 +188,15 @@ class PrefillWorker:
             raise RuntimeError(f"not idle: {len(self._waiting)}, {len(self._running)}, {len(self._shipping)}")
         self.pool.check_integrity()
         self.sender.slots.check_integrity()
+        if self.pool.num_free != self.pool.num_blocks or self.sender.slots.num_free != self.sender.slots.num_slots:
+            raise RuntimeError(f"{self.pool.num_free} blocks and {self.sender.slots.num_free} slots are free")
 
     def _enqueue(
         self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, answer: Future[PrefillAnswer]
     ) -> None:
         now = self._clock()
-        try:
-            self._check(request, ticket)
-        except KvferryError as error:
-            # The ticket was not taken on: the decode worker's REVOKE will be answered CLOSED at once.
-            answer.set_exception(error)
-            return
+        # A ticket that is not taken on costs nothing: the decode worker's REVOKE will be answered CLOSED at once.
+        self._check(request, ticket)
         self._num_arrived += 1
         sequence = PrefillSequence(
             request, ticket, self._num_arrived, now + deadline_s, PhaseRecord(Phase.WAITING, now), answer
@@ -202,25 +204,39 @@ class PrefillWorker:
         self._waiting[request.request_id] = sequence
         if ticket is not None:
             # Kept alive from here on, however long the queue is.
-            self._shipping[str(ticket.decode_worker), ticket.generation] = sequence
+            self._shipping[_key(ticket)] = sequence
             self.sender.open(ticket, now)
 
     def _start_link_test(self, ticket: Ticket, done: Future[None]) -> None:
+        self._check_ticket(ticket)
         num_blocks = self.engine.layout.num_blocks_for(ticket.num_tokens)
-        self._link_tests[str(ticket.decode_worker), ticket.generation] = done
+        self._link_tests[_key(ticket)] = done
         self.sender.open(ticket, self._clock())
         self.sender.computed(ticket, ticket.num_tokens, [index % self.pool.num_blocks for index in range(num_blocks)])
 
     def _check(self, request: GenerateRequest, ticket: Ticket | None) -> None:
         if len(self._waiting) >= self.config.max_waiting:
             raise Overloaded(f"{len(self._waiting)} prompts are waiting on {self.identity}")
-        if request.request_id in self._waiting or request.request_id in self._running:
+        if any(one.request.request_id == request.request_id and not one.record.is_terminal for one in self._known()):
             raise BadRequest(f"request {request.request_id} is already here")
+        self.engine.check_tokens(request.prompt_token_ids)
         if request.num_prompt_tokens > self.engine.max_tokens_per_sequence:
             limit = self.engine.max_tokens_per_sequence
             raise PromptTooLong(f"the prompt has {request.num_prompt_tokens} tokens, {self.identity} holds {limit}")
-        if ticket is not None and ticket.prefill_worker != self.identity:
+        if ticket is not None:
+            if (ticket.request_id, ticket.num_tokens) != (request.request_id, request.num_prompt_tokens):
+                raise BadRequest(f"the ticket is for {ticket.num_tokens} tokens of request {ticket.request_id}")
+            self._check_ticket(ticket)
+
+    def _check_ticket(self, ticket: Ticket) -> None:
+        wire_id(ticket.request_id)
+        if ticket.prefill_worker != self.identity:
             raise StaleTicket(f"the ticket is for {ticket.prefill_worker}, this is {self.identity}")
+        if _key(ticket) in self._shipping or _key(ticket) in self._link_tests:
+            raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is in use")
+
+    def _known(self) -> list[PrefillSequence]:
+        return [*self._waiting.values(), *self._running.values(), *self._shipping.values()]
 
     def _answer(self, sequence: PrefillSequence, token: SampledToken, now: float) -> None:
         request = sequence.request
@@ -237,10 +253,10 @@ class PrefillWorker:
             sequence.answer.set_result(PrefillAnswer(first, num_cached_tokens=0))
 
     def _cancel(self, request_id: str) -> bool:
-        known = [*self._waiting.values(), *self._running.values(), *self._shipping.values()]
-        sequence = next((one for one in known if one.request.request_id == request_id), None)
-        if sequence is None or sequence.record.is_terminal:
+        known = [one for one in self._known() if one.request.request_id == request_id and not one.record.is_terminal]
+        if not known:
             return False
+        sequence = known[0]
         self._end(sequence, Cancelled("the request was cancelled"), Phase.CANCELLED)
         return True
 
@@ -260,6 +276,16 @@ class PrefillWorker:
         if sequence.table is not None:
             sequence.table.release()
             sequence.table = None
+
+
+def _key(ticket: Ticket) -> tuple[str, int]:
+    return str(ticket.decode_worker), ticket.generation
+
+
+def _fail_with(answer: Future[Any], done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None and answer.set_running_or_notify_cancel():
+        answer.set_exception(error)
 
 
 def _resolve(future: Future[None], error: KvferryError | None) -> None:
