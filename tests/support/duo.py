@@ -13,28 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from decode_worker.config import DecodeConfig
-from decode_worker.outlet import OutletBatch
 from decode_worker.worker import DecodeWorker
-from engine.engine import Engine
 from prefill_worker.config import PrefillConfig
 from prefill_worker.worker import PrefillWorker
-from protocol import kvferry_worker_pb2 as pb
-from protocol.description import WorkerDescription
-from protocol.errors import KvferryError, WorkerUnavailable
+from protocol.errors import KvferryError
 from protocol.ids import WorkerId, new_request_id
 from protocol.request import GeneratedToken, GenerateRequest, SamplingParams, StopRule
-from protocol.ticket import Ticket
-from protocol.wire import worker_id_to_wire
-from router.fleet.clients import TokenInbox
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
+from router.fleet.member import MAX_MISSED_PINGS
 from router.generation import GenerationStart
 from tests.support.clock import FakeClock
+from tests.support.in_process import InProcessDecode, InProcessPrefill
 from tests.support.tiny_model import tiny_engine
 from transfer.arena import Arena
 from transfer.codec.pool_codec import PoolCodec
 from transfer.landing import Receiver
-from transfer.landing_contract import LandingConfig, LandingRequest
+from transfer.landing_contract import LandingConfig
 from transfer.local import LocalFabric, LocalTransport
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShippingConfig
@@ -42,7 +37,8 @@ from transfer.transport import Arenas
 
 Answer = TypeVar("Answer")
 
-SLOT_BYTES = 32 * 1024
+SLOT_BYTES = 40 * 1024
+"""Holds one block of 64 tokens of the tiny model."""
 TICK_S = 0.001
 MAX_TURNS = 50_000
 
@@ -73,6 +69,7 @@ class Duo:
         self.prefills = [self._prefill(number) for number in range(self.options.num_prefill)]
         self.decodes = [self._decode(number) for number in range(self.options.num_decode)]
         self.dead: set[str] = set()
+        self.stopped: set[str] = set()
         self.fleet = Fleet(Connector(self._prefill_client, self._decode_client))
         self.dispatcher = Dispatcher(self.fleet, self.options.request_timeout_s)
         self._is_joined = False
@@ -101,6 +98,23 @@ class Duo:
             if identity.name == name:
                 self.fabric.kill(identity)
 
+    def restart(self, name: str) -> None:
+        """A new incarnation of a worker, empty, at the same address."""
+        self.kill(name)
+        self.prefills = [
+            self._prefill(index) if one.identity.name == name else one for index, one in enumerate(self.prefills)
+        ]
+        self.decodes = [
+            self._decode(index) if one.identity.name == name else one for index, one in enumerate(self.decodes)
+        ]
+        self.dead.discard(name)
+
+    async def look_until_gone(self) -> None:
+        """As many rounds of pings as it takes until a silent worker is taken for gone, and the links are made anew."""
+        for _ in range(MAX_MISSED_PINGS):
+            await self.fleet.look_after()
+        await self.fleet.link_all()
+
     def check_idle(self) -> None:
         """Raises unless all living workers hold nothing: no request, block, slot or ticket."""
         for prefill in self.prefills:
@@ -109,6 +123,9 @@ class Duo:
         for decode in self.decodes:
             if decode.identity.name not in self.dead:
                 decode.check_idle()
+
+    def _is_running(self, identity: WorkerId) -> bool:
+        return identity.name not in self.dead and identity.name not in self.stopped
 
     def settle(self, seconds: float = 0.0) -> None:
         """Lets everybody take turns for a while of fake time."""
@@ -123,11 +140,11 @@ class Duo:
         self.clock.advance(TICK_S)
         is_busy = False
         for prefill in self.prefills:
-            if prefill.identity.name not in self.dead:
+            if self._is_running(prefill.identity):
                 is_busy |= prefill.tick(self.clock.now)
                 is_busy |= prefill.sender.pump(self.clock.now)
         for decode in self.decodes:
-            if decode.identity.name not in self.dead:
+            if self._is_running(decode.identity):
                 is_busy |= decode.receiver.pump(self.clock.now)
                 is_busy |= decode.tick(self.clock.now)
         return is_busy
@@ -184,145 +201,10 @@ class Duo:
         return DecodeWorker(identity, engine, receiver, self.options.decode, self.clock)
 
     def _prefill_client(self, target: str, router_id: str) -> InProcessPrefill:
-        worker = next(one for one in self.prefills if one.identity.name == target)
-        return InProcessPrefill(self, worker)
+        return InProcessPrefill(self, target)
 
     def _decode_client(self, target: str, router_id: str) -> InProcessDecode:
-        worker = next(one for one in self.decodes if one.identity.name == target)
-        return InProcessDecode(self, worker, router_id)
-
-
-class _InProcess:
-    """What both clients share. A dead worker answers as a connection to a dead process would."""
-
-    def __init__(self, duo: Duo, worker: PrefillWorker | DecodeWorker) -> None:
-        self.target = worker.identity.name
-        self.duo = duo
-        self._identity = worker.identity
-        self._engine: Engine = worker.engine
-
-    async def describe(self) -> WorkerDescription:
-        return WorkerDescription(
-            worker=self._identity,
-            role=self.target.split("-")[0],
-            layout=self._engine.layout,
-            num_blocks=self._engine.num_blocks,
-            max_context_tokens=self._engine.max_tokens_per_sequence,
-            device="cpu",
-            num_threads=1,
-            cores=(),
-            process_id=1,
-            host="here",
-            target=self.target,
-            transport="local",
-        )
-
-    async def status(self) -> pb.WorkerStatus:
-        self.check_alive()
-        return pb.WorkerStatus(worker=worker_id_to_wire(self._identity))
-
-    async def close(self) -> None:
-        return None
-
-    def check_alive(self) -> None:
-        if self.target in self.duo.dead:
-            raise WorkerUnavailable(f"{self.target} does not answer")
-
-    async def answer_of(self, waiting: Awaitable[Answer]) -> Answer:
-        """Waits for a worker's answer; a worker that dies meanwhile breaks the call."""
-        self.check_alive()
-        task = asyncio.ensure_future(waiting)
-        while not task.done():
-            if self.target in self.duo.dead:
-                task.cancel()
-                raise WorkerUnavailable(f"{self.target} died")
-            await asyncio.sleep(0)
-        return task.result()
-
-
-class InProcessPrefill(_InProcess):
-    """A prefill worker of the duo."""
-
-    def __init__(self, duo: Duo, worker: PrefillWorker) -> None:
-        super().__init__(duo, worker)
-        self._worker = worker
-
-    async def connect(self, decode_target: str) -> pb.ConnectReply:
-        decode = next(one for one in self.duo.decodes if one.identity.name == decode_target)
-        sender, receiver = self._worker.sender, decode.receiver
-        layout = self._worker.engine.layout
-        await self.answer_of(asyncio.wrap_future(receiver.connect(sender.address(), layout)))
-        num_tokens = 2 * receiver.chunk_tokens_from(self._worker.identity)
-        test = decode.reserve_link_test(LandingRequest(new_request_id(), self._worker.identity, 0, num_tokens, ()))
-        await self.answer_of(asyncio.wrap_future(sender.connect(receiver.address())))
-        await self.answer_of(asyncio.wrap_future(self._worker.test_link(test)))
-        return pb.ConnectReply(decode_worker=worker_id_to_wire(decode.identity), transport="local")
-
-    async def prefill(
-        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float
-    ) -> tuple[GeneratedToken, int]:
-        answer = await self.answer_of(asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)))
-        return answer.first_token, answer.num_cached_tokens
-
-    async def cancel(self, request_id: str) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
-
-    async def forget(self, worker: WorkerId) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.sender.forget(worker)))
-
-
-class InProcessDecode(_InProcess):
-    """A decode worker of the duo."""
-
-    def __init__(self, duo: Duo, worker: DecodeWorker, router_id: str) -> None:
-        super().__init__(duo, worker)
-        self._worker = worker
-        self._router_id = router_id
-        self._inboxes: dict[str, TokenInbox] = {}
-        worker.outlets.subscribe(router_id, self._deliver)
-
-    def open(self, request_id: str) -> TokenInbox:
-        inbox = self._inboxes[request_id] = _MortalInbox(self)
-        return inbox
-
-    def close_inbox(self, request_id: str) -> None:
-        self._inboxes.pop(request_id, None)
-
-    async def reserve(self, request: GenerateRequest, prefill_worker: WorkerId, deadline_s: float) -> Ticket:
-        reserved = self._worker.reserve(request, prefill_worker, self._router_id, deadline_s)
-        return await self.answer_of(asyncio.wrap_future(reserved))
-
-    async def decode(self, ticket: Ticket, first_token: GeneratedToken) -> None:
-        started = self._worker.decode(ticket.request_id, ticket.generation, first_token)
-        await self.answer_of(asyncio.wrap_future(started))
-
-    async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.generate(request, self._router_id, deadline_s)))
-
-    async def cancel(self, request_id: str) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
-
-    async def forget(self, worker: WorkerId) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.receiver.forget(worker)))
-
-    def _deliver(self, batch: OutletBatch) -> None:
-        for token in batch.tokens:
-            if token.request_id in self._inboxes:
-                self._inboxes[token.request_id].put(token)
-        for failure in batch.failures:
-            if failure.request_id in self._inboxes:
-                self._inboxes[failure.request_id].put(failure.error)
-
-
-class _MortalInbox(TokenInbox):
-    """An inbox whose stream breaks when its worker dies."""
-
-    def __init__(self, client: InProcessDecode) -> None:
-        super().__init__()
-        self._client = client
-
-    async def next(self) -> GeneratedToken:
-        return await self._client.answer_of(super().next())
+        return InProcessDecode(self, target, router_id)
 
 
 def greedy(prompt: list[int], max_tokens: int = 12) -> GenerateRequest:

@@ -1,0 +1,174 @@
+"""The worker clients of the duo: plain calls on workers of this process, with the failures that a connection would show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
+
+from decode_worker.outlet import OutletBatch
+from decode_worker.worker import DecodeWorker
+from prefill_worker.worker import PrefillWorker
+from protocol import kvferry_worker_pb2 as pb
+from protocol.description import WorkerDescription
+from protocol.errors import WorkerUnavailable
+from protocol.ids import WorkerId, new_request_id
+from protocol.request import GeneratedToken, GenerateRequest
+from protocol.ticket import Ticket
+from protocol.wire import worker_id_to_wire
+from router.fleet.clients import TokenInbox
+from transfer.landing_contract import LandingRequest
+
+if TYPE_CHECKING:
+    from tests.support.duo import Duo
+
+Answer = TypeVar("Answer")
+
+
+class _InProcess:
+    """What both clients share. A dead worker answers as a connection to a dead process would, a stopped one not at all."""
+
+    def __init__(self, duo: Duo, target: str) -> None:
+        self.target = target
+        self.duo = duo
+
+    @property
+    def either(self) -> PrefillWorker | DecodeWorker:
+        """The worker, in its present life."""
+        workers: list[PrefillWorker | DecodeWorker] = [*self.duo.prefills, *self.duo.decodes]
+        return next(one for one in workers if one.identity.name == self.target)
+
+    async def describe(self) -> WorkerDescription:
+        self.check_alive()
+        return WorkerDescription(
+            worker=self.either.identity,
+            role=self.target.split("-")[0],
+            layout=self.either.engine.layout,
+            num_blocks=self.either.engine.num_blocks,
+            max_context_tokens=self.either.engine.max_tokens_per_sequence,
+            device="cpu",
+            num_threads=1,
+            cores=(),
+            process_id=1,
+            host="here",
+            target=self.target,
+            transport="local",
+        )
+
+    async def status(self) -> pb.WorkerStatus:
+        self.check_alive()
+        if self.target in self.duo.stopped:
+            raise WorkerUnavailable(f"{self.target} does not answer in time")
+        return pb.WorkerStatus(worker=worker_id_to_wire(self.either.identity))
+
+    async def is_gone(self) -> bool:
+        return self.target in self.duo.dead
+
+    async def close(self) -> None:
+        return None
+
+    def check_alive(self) -> None:
+        if self.target in self.duo.dead:
+            raise WorkerUnavailable(f"{self.target} does not answer")
+
+    async def answer_of(self, waiting: Awaitable[Answer]) -> Answer:
+        """Waits for a worker's answer; a worker that dies meanwhile breaks the call."""
+        self.check_alive()
+        task = asyncio.ensure_future(waiting)
+        life = self.either.identity
+        try:
+            while not task.done():
+                if self.target in self.duo.dead or self.either.identity != life:
+                    raise WorkerUnavailable(f"{self.target} died")
+                await asyncio.sleep(0)
+            return task.result()
+        finally:
+            task.cancel()
+
+
+class InProcessPrefill(_InProcess):
+    """A prefill worker of the duo."""
+
+    @property
+    def _worker(self) -> PrefillWorker:
+        return next(one for one in self.duo.prefills if one.identity.name == self.target)
+
+    async def connect(self, decode_target: str) -> pb.ConnectReply:
+        decode = next(one for one in self.duo.decodes if one.identity.name == decode_target)
+        sender, receiver = self._worker.sender, decode.receiver
+        layout = self._worker.engine.layout
+        await self.answer_of(asyncio.wrap_future(receiver.connect(sender.address(), layout)))
+        num_tokens = 2 * receiver.chunk_tokens_from(self._worker.identity)
+        test = decode.reserve_link_test(LandingRequest(new_request_id(), self._worker.identity, 0, num_tokens, ()))
+        await self.answer_of(asyncio.wrap_future(sender.connect(receiver.address())))
+        await self.answer_of(asyncio.wrap_future(self._worker.test_link(test)))
+        return pb.ConnectReply(decode_worker=worker_id_to_wire(decode.identity), transport="local")
+
+    async def prefill(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float
+    ) -> tuple[GeneratedToken, int]:
+        answer = await self.answer_of(asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)))
+        return answer.first_token, answer.num_cached_tokens
+
+    async def cancel(self, request_id: str) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
+
+    async def forget(self, worker: WorkerId) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.sender.forget(worker)))
+
+
+class InProcessDecode(_InProcess):
+    """A decode worker of the duo."""
+
+    def __init__(self, duo: Duo, target: str, router_id: str) -> None:
+        super().__init__(duo, target)
+        self._router_id = router_id
+        self._inboxes: dict[str, TokenInbox] = {}
+
+    @property
+    def _worker(self) -> DecodeWorker:
+        return next(one for one in self.duo.decodes if one.identity.name == self.target)
+
+    def open(self, request_id: str) -> TokenInbox:
+        inbox = self._inboxes[request_id] = _MortalInbox(self)
+        self._worker.outlets.subscribe(self._router_id, self._deliver)
+        return inbox
+
+    def close_inbox(self, request_id: str) -> None:
+        self._inboxes.pop(request_id, None)
+
+    async def reserve(self, request: GenerateRequest, prefill_worker: WorkerId, deadline_s: float) -> Ticket:
+        reserved = self._worker.reserve(request, prefill_worker, self._router_id, deadline_s)
+        return await self.answer_of(asyncio.wrap_future(reserved))
+
+    async def decode(self, ticket: Ticket, first_token: GeneratedToken) -> None:
+        started = self._worker.decode(ticket.request_id, ticket.generation, first_token)
+        await self.answer_of(asyncio.wrap_future(started))
+
+    async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.generate(request, self._router_id, deadline_s)))
+
+    async def cancel(self, request_id: str) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
+
+    async def forget(self, worker: WorkerId) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.receiver.forget(worker)))
+
+    def _deliver(self, batch: OutletBatch) -> None:
+        for token in batch.tokens:
+            if token.request_id in self._inboxes:
+                self._inboxes[token.request_id].put(token)
+        for failure in batch.failures:
+            if failure.request_id in self._inboxes:
+                self._inboxes[failure.request_id].put(failure.error)
+
+
+class _MortalInbox(TokenInbox):
+    """An inbox whose stream breaks when its worker dies."""
+
+    def __init__(self, client: InProcessDecode) -> None:
+        super().__init__()
+        self._client = client
+
+    async def next(self) -> GeneratedToken:
+        return await self._client.answer_of(super().next())
