@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 MAX_MOVES = 3
 """How often one request may start again after a worker failed it."""
+CANCEL_TIMEOUT_S = 5.0
 MOVE_ON: tuple[type[KvferryError], ...] = (WorkerUnavailable, TransferError, StaleTicket)
 """Errors that are a worker's or a wire's, not the request's: somebody else may do better."""
 
@@ -136,7 +137,7 @@ class _Attempt:
                     is_finished = isinstance(event, GeneratedToken) and event.finish is not None
                     yield event
             while not is_finished:
-                token = await decode.answer(inbox.next(), self._remaining_s())
+                token = await decode.answer(self._remaining_s(), inbox.next())
                 self.is_settled = is_finished = token.finish is not None
                 yield token
         except WorkerUnavailable:
@@ -150,12 +151,17 @@ class _Attempt:
     async def cancel(self) -> None:
         """Ends the request on both workers. A worker that cannot be reached has nothing to cancel, or its lease will."""
         members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
-        await asyncio.gather(*(self._cancel_on(member) for member in members if member is not None))
+        await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
 
-    async def _cancel_on(self, member: Member[PrefillClient] | Member[DecodeClient]) -> None:
+    async def _cancel_on(self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool) -> None:
+        """With `is_owed` a worker that cannot be told now is told when it answers again."""
         try:
-            await member.client.cancel(self.request.request_id)
+            if not member.is_healthy:
+                raise WorkerUnavailable(f"{member.name} does not answer")
+            await member.answer(CANCEL_TIMEOUT_S, member.client.cancel(self.request.request_id))
         except KvferryError as error:
+            if is_owed:
+                member.uncancelled.add(self.request.request_id)
             log.warning("request %s could not be cancelled on %s: %s", self.request.request_id, member.name, error)
 
     async def _first_events(
@@ -176,7 +182,8 @@ class _Attempt:
                     raise
                 log.warning("request %s: %s failed: %s", self.request.request_id, prefill.name, error.message)
                 tried.add(prefill.name)
-                await self.cancel()
+                # The decode worker is asked again under the same id, which a cancellation told later would hit.
+                await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
                 prefill_name = self._another_prefill(decode.name, tried)
                 continue
             finally:
@@ -186,9 +193,10 @@ class _Attempt:
             yield GenerationStart(num_cached)
             yield first
             if ticket is not None and first.finish is None:
-                await decode.answer(decode.client.decode(ticket, first), self._remaining_s())
+                await decode.answer(self._remaining_s(), decode.client.decode(ticket, first))
             return
-        await decode.answer(decode.client.generate(self.request, self._remaining_s()), self._remaining_s())
+        remaining_s = self._remaining_s()
+        await decode.answer(remaining_s, decode.client.generate(self.request, remaining_s))
         yield GenerationStart(0)
 
     async def _reserve(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> Ticket | None:
@@ -197,8 +205,8 @@ class _Attempt:
             return None
         worker = prefill.description.worker
         try:
-            reserving = decode.client.reserve(self.request, worker, self._remaining_s())
-            return await decode.answer(reserving, self._remaining_s())
+            remaining_s = self._remaining_s()
+            return await decode.answer(remaining_s, decode.client.reserve(self.request, worker, remaining_s))
         except NotConnected:
             # The decode worker does not know this prefill worker; it may know another. Let them shake hands again.
             prefill.links.pop(decode.name, None)
@@ -209,8 +217,8 @@ class _Attempt:
 
     async def _prefill_on(self, prefill: Member[PrefillClient], ticket: Ticket | None) -> tuple[GeneratedToken, int]:
         start = time.monotonic()
-        reading = prefill.client.prefill(self.request, ticket, self._remaining_s())
-        answer = await prefill.answer(reading, self._remaining_s())
+        remaining_s = self._remaining_s()
+        answer = await prefill.answer(remaining_s, prefill.client.prefill(self.request, ticket, remaining_s))
         prefill.time_prefill(self.request.num_prompt_tokens, time.monotonic() - start)
         return answer
 

@@ -182,6 +182,9 @@ class Fleet:
                 await self._welcome_back(member)
             member.num_missed_pings = 0
             member.forgotten_by.clear()
+            for request_id in list(member.uncancelled):
+                await member.client.cancel(request_id)
+                member.uncancelled.discard(request_id)
         except KvferryError as error:
             member.miss_ping()
             if not member.is_healthy:
@@ -207,7 +210,7 @@ class Fleet:
     async def _welcome_back(self, member: Member[Any]) -> None:
         """A restarted worker at the same address: its links are made anew."""
         member.description = await member.client.describe()
-        member.forgotten_by.clear()
+        member.uncancelled.clear()
         for prefill in [member, *self.prefills.values()]:
             names = list(self.decodes) if prefill is member else [member.name]
             for name in names:

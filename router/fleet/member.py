@@ -27,7 +27,8 @@ class Member(Generic[Client]):
     """`num_queued_tokens` and `num_active` count what this router has given it and not got back.
 
     `refused_for_good` names the decode workers that a prefill worker can never ship to, `forgotten_by` the peers that have
-    ended their transfers with an incarnation that is gone.
+    ended their transfers with an incarnation that is gone, `uncancelled` the requests that it is to be told to end as soon
+    as it answers again.
     """
 
     client: Client
@@ -42,6 +43,7 @@ class Member(Generic[Client]):
     link_refusals: dict[str, str] = field(default_factory=dict)
     refused_for_good: set[str] = field(default_factory=set)
     forgotten_by: set[str] = field(default_factory=set)
+    uncancelled: set[str] = field(default_factory=set)
     _waits: set[asyncio.Timeout] = field(default_factory=set)
 
     @property
@@ -54,7 +56,7 @@ class Member(Generic[Client]):
         """Whether it answers."""
         return self.num_missed_pings < MAX_MISSED_PINGS
 
-    async def answer(self, waiting: Awaitable[Answer], timeout_s: float) -> Answer:
+    async def answer(self, timeout_s: float, waiting: Awaitable[Answer]) -> Answer:
         """What `waiting`, a call to this worker, gives.
 
         Raises `WorkerUnavailable` as soon as the worker is taken for gone: one that was merely stopped would keep the call

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 SLOT_BYTES = 40 * 1024
 """Holds one block of 64 tokens of the tiny model."""
 TICK_S = 0.001
-MAX_TURNS = 50_000
+MAX_TURNS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,13 @@ class Duo:
         """Lets everybody take turns for a while of fake time."""
         until = self.clock.now + seconds
         for _ in range(MAX_TURNS):
-            if not self.turn() and self.clock.now >= until:
+            if not self.turn(max(TICK_S, seconds / 1000)) and self.clock.now >= until:
                 return
         raise RuntimeError("the duo does not come to rest")
 
-    def turn(self) -> bool:
+    def turn(self, seconds: float = TICK_S) -> bool:
         """One turn of everybody; false when nobody had anything to do."""
-        self.clock.advance(TICK_S)
+        self.clock.advance(seconds)
         is_busy = False
         for prefill in self.prefills:
             if self._is_running(prefill.identity):

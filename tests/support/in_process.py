@@ -73,10 +73,10 @@ class _InProcess:
 
     async def answer_of(self, waiting: Awaitable[Answer]) -> Answer:
         """Waits for a worker's answer; a worker that dies meanwhile breaks the call."""
-        self.check_alive()
         task = asyncio.ensure_future(waiting)
         life = self.either.identity
         try:
+            self.check_alive()
             while not task.done():
                 if self.target in self.duo.dead or self.either.identity != life:
                     raise WorkerUnavailable(f"{self.target} died")
