@@ -8,29 +8,40 @@ from protocol.errors import ConfigError, IllegalMove, KvferryError, OutOfBlocks
 
 
 class BlockPool:
-    """Blocks `0 .. num_blocks - 1`, each with a count of its holders. A block without holders is free."""
+    """Blocks `0 .. num_blocks - 1`, each with a count of its holders. A block without holders is free.
+
+    Hands out neighbours where it can: a sequence whose blocks follow each other in memory is attended to without a copy.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ConfigError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
         self._holders = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._is_free = bytearray(b"\1" * num_blocks)
+        self._num_free = num_blocks
 
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can hand out now."""
-        return len(self._free)
+        return self._num_free
 
-    def allocate(self, num_blocks: int) -> list[int]:
-        """Takes free blocks, each with one holder. Raises `OutOfBlocks`, and takes none, if there are fewer."""
+    def allocate(self, num_blocks: int, *, after: int | None = None) -> list[int]:
+        """Takes free blocks, each with one holder. Raises `OutOfBlocks`, and takes none, if there are fewer.
+
+        Those that follow block `after` come first; the others lie in the middle of the longest free run, so that whoever
+        holds the blocks before it can still grow.
+        """
         if num_blocks < 0:
             raise ConfigError(f"cannot allocate {num_blocks} blocks")
-        if num_blocks > len(self._free):
-            raise OutOfBlocks(f"{num_blocks} blocks are needed and {len(self._free)} of {self.num_blocks} are free")
-        taken = [self._free.pop() for _ in range(num_blocks)]
-        for block in taken:
-            self._holders[block] = 1
+        if num_blocks > self._num_free:
+            raise OutOfBlocks(f"{num_blocks} blocks are needed and {self._num_free} of {self.num_blocks} are free")
+        taken: list[int] = []
+        if after is not None:
+            self._take(after + 1, num_blocks, taken)
+        while len(taken) < num_blocks:
+            self._take(self._start_for(num_blocks - len(taken)), num_blocks, taken)
+        self._num_free -= num_blocks
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
@@ -49,20 +60,41 @@ class BlockPool:
         for block in given:
             self._holders[block] -= 1
             if not self._holders[block]:
-                self._free.append(block)
+                self._is_free[block] = 1
+                self._num_free += 1
 
     def num_holders(self, block_id: int) -> int:
         """How many hold a block; 0 for a free one."""
         return self._holders[block_id]
 
     def check_integrity(self) -> None:
-        """Raises `KvferryError` unless every block is either free or held, and no block is free twice."""
-        free = set(self._free)
-        if len(free) != len(self._free):
-            raise KvferryError("a block is in the free list twice")
+        """Raises `KvferryError` unless every block is either free or held, and the free ones are counted right."""
+        if sum(self._is_free) != self._num_free:
+            raise KvferryError(f"{sum(self._is_free)} blocks are free, {self._num_free} are counted")
         for block, holders in enumerate(self._holders):
-            if holders < 0 or (holders == 0) != (block in free):
-                raise KvferryError(f"block {block} has {holders} holders and is{'' if block in free else ' not'} free")
+            is_free = bool(self._is_free[block])
+            if holders < 0 or (holders == 0) != is_free:
+                raise KvferryError(f"block {block} has {holders} holders and is{'' if is_free else ' not'} free")
+
+    def _take(self, start: int, num_wanted: int, taken: list[int]) -> None:
+        """Takes free neighbours from `start` on until `taken` has `num_wanted` or a block is held."""
+        block = start
+        while len(taken) < num_wanted and block < self.num_blocks and self._is_free[block]:
+            self._is_free[block] = 0
+            self._holders[block] = 1
+            taken.append(block)
+            block += 1
+
+    def _start_for(self, num_blocks: int) -> int:
+        """Where in the longest free run `num_blocks` are best taken: from its middle if they fit behind it."""
+        start = longest = position = 0
+        for run in self._is_free.split(b"\0"):
+            if len(run) > longest:
+                start, longest = position, len(run)
+            position += len(run) + 1
+        # A run at the very beginning follows nobody who could grow into it.
+        has_neighbour = start > 0 and longest - longest // 2 >= num_blocks
+        return start + longest // 2 if has_neighbour else start
 
     def _check_held(self, block_ids: Sequence[int]) -> None:
         for block in block_ids:
@@ -99,7 +131,8 @@ class BlockTable:
         """Allocates what `num_tokens` positions still need. Raises `OutOfBlocks`, and takes none, if it cannot."""
         if self._is_released:
             raise IllegalMove("the block table was released")
-        self._block_ids.extend(self._pool.allocate(self.num_missing(num_tokens)))
+        last = self._block_ids[-1] if self._block_ids else None
+        self._block_ids.extend(self._pool.allocate(self.num_missing(num_tokens), after=last))
 
     def release(self) -> None:
         """Gives all blocks back. Raises `IllegalMove` the second time."""

@@ -1,7 +1,8 @@
-"""Attention for the CPU: torch's fused kernel over K and V gathered from their slots.
+"""Attention for the CPU: torch's fused kernel over K and V, where they lie or gathered from their slots.
 
-Sequences with one new token go together, padded to the longest context; each longer slice goes alone. Padding repeats
-the sequence's first slot, so that only slots that were written are read.
+A sequence with one new token whose blocks follow each other is attended to in place, without a copy. The others with one
+new token go together, padded to the longest context; each longer slice goes alone. Padding repeats the sequence's first
+slot, so that only slots that were written are read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from engine.attention.interface import StepMetadata
 from engine.kv_cache import KvCache
 from engine.model_config import ModelConfig
 
+MIN_IN_PLACE_TOKENS = 64
+"""Shorter contexts are gathered together: a call for each would cost more than the copy."""
+
 
 class FastCpuAttention:
     """Chooses slots and masks once per step; each layer then takes one gather and one fused call per group."""
@@ -27,18 +31,36 @@ class FastCpuAttention:
         self._windows = {layer.window for layer in config.layers}
 
     def begin(self, metadata: StepMetadata, cache: KvCache) -> FastCpuStep:
-        """Groups the sequences: all decodes in one, each prefill chunk in its own."""
+        """Groups the sequences: decodes in place or in one group, each prefill chunk in its own."""
         sizes = [last - first for first, last in pairwise(metadata.query_starts)]
         decodes = [index for index, size in enumerate(sizes) if size == 1]
-        groups = [self._decodes(metadata, cache, decodes)] if decodes else []
+        in_place = self._in_place(metadata, cache, decodes)
+        gathered = [index for index in decodes if index not in in_place]
+        groups = [self._decodes(metadata, cache, gathered)] if gathered else []
         groups += [self._chunk(metadata, cache, index) for index, size in enumerate(sizes) if size > 1]
-        return FastCpuStep(self._config, cache, metadata.slots, groups)
+        spans = [(metadata.query_starts[index], *span) for index, span in in_place.items()]
+        return FastCpuStep(self._config, cache, metadata.slots, groups, spans)
+
+    def _in_place(self, metadata: StepMetadata, cache: KvCache, decodes: list[int]) -> dict[int, tuple[int, int]]:
+        """First slot and the one after the last of the sequences that can be attended to where they lie."""
+        if self._config.attention_softcap is not None:
+            return {}
+        block_size = cache.layout.block_size
+        found = {}
+        for index in decodes:
+            length = metadata.context_lens[index]
+            blocks = metadata.block_tables[index, : -(-length // block_size)]
+            first, last = int(blocks[0]), int(blocks[-1])
+            is_run = last - first == len(blocks) - 1 and bool((blocks.diff() == 1).all())
+            if length >= MIN_IN_PLACE_TOKENS and is_run:
+                found[index] = (first * block_size, first * block_size + length)
+        return found
 
     def _decodes(self, metadata: StepMetadata, cache: KvCache, members: list[int]) -> _Group:
         lengths = torch.tensor([metadata.context_lens[index] for index in members])[:, None]
         rows: slice | torch.Tensor = slice(None)
         tables = metadata.block_tables
-        if not metadata.is_decode_only:
+        if len(members) < metadata.num_sequences:
             rows = torch.tensor([metadata.query_starts[index] for index in members])
             tables = tables[members]
         keys = torch.arange(int(lengths.max()))
@@ -92,12 +114,13 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class FastCpuStep:
-    """One step; see `StepAttention`."""
+    """One step; see `StepAttention`. `spans`: the row of each sequence that is attended to in place, and its slots."""
 
     config: ModelConfig
     cache: KvCache
     slots: torch.Tensor
     groups: list[_Group]
+    spans: list[tuple[int, int, int]]
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `StepAttention.attend`."""
@@ -109,6 +132,10 @@ class FastCpuStep:
             kv = stored.index_select(1, group.slots).to(query.dtype)
             attend = self._chunk if group.num_decodes is None else self._decodes
             output[group.rows] = attend(query[group.rows], kv, group.masks[window])
+        for row, first, end in self.spans:
+            # The only query stands at the end: a window is a shorter span, and nothing has to be masked.
+            seen = stored[:, first if window is None else max(first, end - window) : end].to(query.dtype)
+            output[row] = self._decodes(query[row : row + 1], seen, None)
         return output
 
     def _decodes(self, query: torch.Tensor, kv: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
