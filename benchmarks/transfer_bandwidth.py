@@ -32,7 +32,7 @@ from protocol.ticket import Ticket
 from transfer.arena import PAGE_BYTES, Arena
 from transfer.codec.pool_codec import PoolCodec
 from transfer.nixl import NixlTransport, NixlWrite
-from transfer.pump import ACTIVE_POLL_S, IDLE_POLL_S
+from transfer.pump import BUSY_POLL_S, IDLE_POLL_S
 from transfer.transport import Arenas, WriteRequest, WriteState
 
 KIB, MIB = 1024, 1024 * 1024
@@ -108,7 +108,7 @@ class Side:
         )
 
 
-def drive(step: Callable[[], bool], is_over: Callable[[], bool], pause_s: float = ACTIVE_POLL_S) -> float:
+def drive(step: Callable[[], bool], is_over: Callable[[], bool], pause_s: float = BUSY_POLL_S) -> float:
     """Runs `step`, pausing whenever it found nothing to do, until `is_over`; the seconds that took."""
     start = time.perf_counter()
     while not is_over():
