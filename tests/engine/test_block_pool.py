@@ -120,3 +120,28 @@ def test_sizes_must_make_sense() -> None:
         BlockTable(BlockPool(1), 0)
     with pytest.raises(ConfigError):
         BlockPool(1).allocate(-1)
+
+
+def test_a_table_grows_into_its_neighbour() -> None:
+    """Blocks of a table follow each other while nobody stands in the way, and tables leave each other room."""
+    pool = BlockPool(64)
+    tables = [BlockTable(pool, BLOCK_SIZE) for _ in range(4)]
+    for table in tables:
+        table.ensure(3 * BLOCK_SIZE)
+    for num_tokens in range(3 * BLOCK_SIZE, 8 * BLOCK_SIZE):
+        for table in tables:
+            table.ensure(num_tokens)
+    for table in tables:
+        first = table.block_ids[0]
+        assert list(table.block_ids) == list(range(first, first + 8))
+
+
+def test_scattered_blocks_are_handed_out_when_nothing_else_is_left() -> None:
+    """Fragmentation costs speed, never capacity."""
+    pool = BlockPool(8)
+    held = [pool.allocate(1)[0] for _ in range(8)]
+    pool.release(held[::2])
+    assert sorted(pool.allocate(4)) == sorted(held[::2])
+    with pytest.raises(OutOfBlocks):
+        pool.allocate(1)
+    pool.check_integrity()

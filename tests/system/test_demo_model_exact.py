@@ -20,8 +20,7 @@ pytestmark = pytest.mark.system
 
 QUESTION = "Explain in two sentences why the sky is blue, and what the capital of France is."
 NUM_ANSWER_TOKENS = 48
-TOLERANCE = 5e-4
-"""Logits reach 30 and pass 30 layers of float32 sums in another order."""
+TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +52,16 @@ def _engine(directory: Path, attention: str) -> Engine:
     return build_engine(EngineConfig(num_blocks=32, attention=attention), config, source)
 
 
-@pytest.mark.parametrize("attention", ["reference", "fast"])
-def test_logits_and_text_equal_transformers(directory: Path, oracle: Any, prompt: list[int], attention: str) -> None:
+NEIGHBOURS = list(range(16))
+SCATTERED = list(range(31, 15, -1))
+
+
+@pytest.mark.parametrize(("attention", "table"), [("reference", SCATTERED), ("fast", SCATTERED), ("fast", NEIGHBOURS)])
+def test_logits_and_text_equal_transformers(
+    directory: Path, oracle: Any, prompt: list[int], attention: str, table: list[int]
+) -> None:
     """Logits of the prompt and of each step of the greedy answer, and its text, are those of transformers."""
     engine = _engine(directory, attention)
-    table = list(range(31, 15, -1))
     with torch.inference_mode():
         ids = torch.tensor([prompt])
         answer = oracle.generate(ids, max_new_tokens=NUM_ANSWER_TOKENS, do_sample=False)[0, len(prompt) :].tolist()

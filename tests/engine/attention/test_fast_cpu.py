@@ -20,7 +20,8 @@ from tests.support.tiny_model import TINY_FAMILIES, tiny_hf_config
 
 CPU = torch.device("cpu")
 LENGTHS = {"a": 25, "b": 9, "c": 42, "d": 1}
-PLANS = (
+Plans = tuple[dict[str, int], ...]
+PLANS: Plans = (
     {"a": 9, "b": 3},
     {"b": 5, "a": 1, "c": 17, "d": 1},
     {"c": 22, "b": 1, "a": 14},
@@ -30,17 +31,43 @@ PLANS = (
 """Sizes of the slices of each step: whole prompts, all mixed, chunks beside a decode, a decode alone, a short chunk."""
 
 
-def _run(backend: AttentionBackend, config: ModelConfig, block_size: int, kv_dtype: KvDtype) -> list[torch.Tensor]:
+LONG_PLANS: Plans = (
+    {"run": 63, "short run": 40, "scattered": 90, "other run": 64},
+    {"run": 1, "short run": 1, "scattered": 1, "other run": 1},
+    {"other run": 5, "run": 1, "scattered": 1},
+    {"run": 1, "other run": 1},
+)
+"""Decodes around the length from which a run of blocks is attended to in place, alone and beside the others."""
+
+
+def _long_tables(block_size: int) -> dict[str, list[int]]:
+    """Runs of neighbours in the middle of the pool, and one table that is none although it looks like one at its ends."""
+    num_blocks = -(-100 // block_size)
+    starts = {"run": 7, "short run": 7 + num_blocks, "other run": 7 + 2 * num_blocks, "scattered": 7 + 3 * num_blocks}
+    tables = {name: list(range(start, start + num_blocks)) for name, start in starts.items()}
+    tables["scattered"][1:3] = reversed(tables["scattered"][1:3])
+    return tables
+
+
+def _run(
+    backend: AttentionBackend,
+    config: ModelConfig,
+    block_size: int,
+    kv_dtype: KvDtype,
+    tables: dict[str, list[int]] | None = None,
+    plans: Plans = PLANS,
+) -> list[torch.Tensor]:
     """What every layer of every step attends to, for random heads that are the same for all backends."""
     layout = KvLayout("m", config.num_layers, config.num_kv_heads, config.head_dim, kv_dtype, block_size)
-    cache = KvCache(layout, 80, CPU)
+    cache = KvCache(layout, 80 if tables is None else 8 + sum(map(len, tables.values())), CPU)
     cache.pool.fill_(float("nan"))
     generator = torch.Generator().manual_seed(3)
     order = iter(random.Random(5).sample(range(80), k=80))
-    tables = {name: [next(order) for _ in range(-(-length // block_size))] for name, length in LENGTHS.items()}
-    done = dict.fromkeys(LENGTHS, 0)
+    if tables is None:
+        tables = {name: [next(order) for _ in range(-(-length // block_size))] for name, length in LENGTHS.items()}
+    done = dict.fromkeys(tables, 0)
     found = []
-    for plan in PLANS:
+    for plan in plans:
         parts = tuple(slice_of([1] * size, done[name], tables[name], name) for name, size in plan.items())
         batch = StepBatch(parts)
         step = backend.begin(build_metadata(batch, block_size, CPU), cache)
@@ -88,3 +115,27 @@ def test_windows_around_the_length_of_a_prompt(window: int) -> None:
     config = ModelConfig.from_hf(tiny_hf_config())
     layers = tuple(dataclasses.replace(layer, window=window) for layer in config.layers)
     _assert_equal(dataclasses.replace(config, layers=layers), 16)
+
+
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize("block_size", [1, 5, 16])
+@pytest.mark.parametrize("kv_dtype", [KvDtype.FLOAT32, KvDtype.BFLOAT16])
+def test_neighbouring_blocks_are_attended_to_in_place(family: str, block_size: int, kv_dtype: KvDtype) -> None:
+    """Long contexts in runs of blocks equal the reference, beside scattered and short ones and beside a chunk."""
+    config = ModelConfig.from_hf(tiny_hf_config(family))
+    tables = _long_tables(block_size)
+    expected = _run(ReferenceAttention(config), config, block_size, kv_dtype, tables, LONG_PLANS)
+    found = _run(FastCpuAttention(config), config, block_size, kv_dtype, tables, LONG_PLANS)
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, wanted, atol=1e-5, rtol=0)
+
+
+def test_a_run_of_blocks_is_not_copied() -> None:
+    """The decode of a long context over neighbours takes no gather; over scattered blocks it does."""
+    config = ModelConfig.from_hf(tiny_hf_config())
+    layout = KvLayout("m", config.num_layers, config.num_kv_heads, config.head_dim, KvDtype.FLOAT32, 16)
+    cache = KvCache(layout, 40, CPU)
+    for table, num_gathers in (([3, 4, 5, 6, 7], 0), ([3, 5, 4, 6, 7], 1)):
+        batch = StepBatch((slice_of([1], 70, table),))
+        step = FastCpuAttention(config).begin(build_metadata(batch, 16, CPU), cache)
+        assert (len(step.groups), len(step.spans)) == (num_gathers, 1 - num_gathers)
