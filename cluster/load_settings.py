@@ -21,12 +21,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_argument", nargs="?", metavar="MODEL", help="the same as --model")
     parser.add_argument("--config", metavar="FILE", help="YAML file with the same names, e.g. `prefill: 2`")
     for field in fields(ServeSettings):
-        default = "" if field.default in ("", 0) else f" (default {field.default})"
+        choices = ", ".join(filter(None, field.metadata["choices"]))
+        default = "" if field.default in ("", 0) else f"default {field.default}"
+        hints = "; ".join(filter(None, (choices, default)))
         parser.add_argument(
             f"--{flag_of(field.name)}",
             dest=field.name,
             metavar=field.metadata["metavar"],
-            help=f"{field.metadata['help']}{default} [{environment_of(field.name)}]",
+            help=f"{field.metadata['help']}{f' ({hints})' if hints else ''} [{environment_of(field.name)}]",
         )
 
 
