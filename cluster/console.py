@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.sizes import format_size
+from transfer.planner.link import SLOW_BYTES_PER_SECOND
 
 _started_at = time.monotonic()
 
@@ -81,5 +82,6 @@ def print_status(view: Mapping[str, Any]) -> None:
 
 
 def _link_line(link: Mapping[str, Any]) -> str:
-    rate = link["bytes_per_second"] / 1e9
-    return f"link {link['prefill']} -> {link['decode']}: {link['transport']}, {rate:.2f} GB/s"
+    rate = link["bytes_per_second"]
+    hint = "" if rate >= SLOW_BYTES_PER_SECOND else ": slow, look at the network and at UCX_TLS"
+    return f"link {link['prefill']} -> {link['decode']}: {link['transport']}, {rate / 1e9:.2f} GB/s{hint}"

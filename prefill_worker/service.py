@@ -28,12 +28,11 @@ from protocol.wire import (
     worker_id_to_wire,
 )
 from transfer.address_wire import address_from_wire, address_to_wire
+from transfer.planner.link import SLOW_BYTES_PER_SECOND
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 30.0
-SLOW_LINK_BYTES_PER_SECOND = 50e6
-"""Under this a link is logged as a warning: a 10 Gbit/s network gives twenty times as much."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -149,7 +148,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
         start = time.monotonic()
         await asyncio.wrap_future(self._worker.test_link(ticket))
         rate = num_bytes / (time.monotonic() - start)
-        is_slow = rate < SLOW_LINK_BYTES_PER_SECOND
+        is_slow = rate < SLOW_BYTES_PER_SECOND
         log.log(
             logging.WARNING if is_slow else logging.INFO,
             "link %s -> %s: %s, %.2f GB/s packed and verified over %.1f MB%s",

@@ -9,6 +9,9 @@ SMOOTHING = 0.2
 MIN_SAMPLE_BYTES = 64 * 1024
 """Smaller writes measure latency, not bandwidth."""
 
+SLOW_BYTES_PER_SECOND = 50e6
+"""Under this people are told that a link is slow: a 10 Gbit/s network gives twenty times as much."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkEstimate:
