@@ -11,6 +11,7 @@ from engine.cuda_graphs import DecodeGraphs, cuda_capture
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.kv_cache import KvCache, num_blocks_for_memory, resolve_kv_dtype
+from engine.linear import make_linear, make_plain_linear
 from engine.load import load_decoder
 from engine.model_config import ModelConfig
 from engine.weights import FingerprintingWeights, WeightSource
@@ -29,7 +30,8 @@ class EngineConfig:
 
     `compute_dtype` `auto` is float32 on the CPU and bfloat16 on CUDA; `kv_dtype` `auto` is the compute dtype. The KV
     cache has `num_blocks` blocks, or as many as fit into `kv_cache_bytes`, or else as many as fit into 1 GiB on the
-    CPU and into 85 percent of the free memory on CUDA. `num_threads` None leaves torch's own choice.
+    CPU and into 85 percent of the free memory on CUDA. `num_threads` None leaves torch's own choice. `attention`
+    `reference` also multiplies as plain torch does: the oracle, slower and with the least rounding.
     """
 
     device: str = "cpu"
@@ -67,7 +69,8 @@ def build_engine(settings: EngineConfig, config: ModelConfig, source: WeightSour
     kv_dtype = resolve_kv_dtype(settings.kv_dtype, dtype)
     attention = select_attention(config, device, settings.attention)
     weights = FingerprintingWeights(source)
-    decoder = load_decoder(config, weights, device, dtype)
+    linear_maker = make_plain_linear if settings.attention == "reference" else make_linear
+    decoder = load_decoder(config, weights, device, dtype, linear_maker)
     layout = KvLayout(
         model_fingerprint=weights.fingerprint(config),
         num_layers=config.num_layers,

@@ -32,6 +32,11 @@ class PlainLinear:
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
 
+def make_plain_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device) -> Linear:
+    """`PlainLinear` on `device`: slower on the CPU, with the least rounding."""
+    return PlainLinear(weight.to(device), None if bias is None else bias.to(device))
+
+
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device) -> Linear:
     """The fastest product on `device` for `weight` `[out, in]` and `bias` `[out]` or None, of the compute dtype.
 

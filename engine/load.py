@@ -5,6 +5,7 @@ At no time does memory hold the model twice: each tensor is let go once it is pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,17 +18,25 @@ from engine.norm import RmsNorm
 from engine.weights import WeightSource
 from protocol.errors import ModelLoadError
 
+LinearMaker = Callable[[torch.Tensor, torch.Tensor | None, torch.device], Linear]
 
-def load_decoder(config: ModelConfig, source: WeightSource, device: torch.device, dtype: torch.dtype) -> Decoder:
-    """A decoder that computes in `dtype` on `device`.
+
+def load_decoder(
+    config: ModelConfig,
+    source: WeightSource,
+    device: torch.device,
+    dtype: torch.dtype,
+    linear_maker: LinearMaker = make_linear,
+) -> Decoder:
+    """A decoder that computes in `dtype` on `device`, with the products that `linear_maker` makes.
 
     Raises `ModelLoadError` that names the first tensor that is missing or has a wrong shape.
     """
-    loader = _Loader(config, source, device, dtype)
+    loader = _Loader(config, source, device, dtype, linear_maker)
     loader.check_names()
     embedding = loader.tensor(EMBEDDING).to(device, dtype)
     layers = tuple(_load_layer(loader, index) for index in range(config.num_layers))
-    head = make_linear(embedding, None, device) if config.is_tied else loader.linear([HEAD.removesuffix(".weight")])
+    head = linear_maker(embedding, None, device) if config.is_tied else loader.linear([HEAD.removesuffix(".weight")])
     return Decoder(config, DecoderWeights(embedding, layers, loader.norm(FINAL_NORM), head))
 
 
@@ -64,8 +73,16 @@ class _Names:
 class _Loader:
     """Takes tensors by canonical name, checked, and makes of them what a decoder keeps."""
 
-    def __init__(self, config: ModelConfig, source: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        device: torch.device,
+        dtype: torch.dtype,
+        linear_maker: LinearMaker,
+    ) -> None:
         self.config = config
+        self._linear_maker = linear_maker
         self._source = source
         self._device = device
         self._dtype = dtype
@@ -101,7 +118,7 @@ class _Loader:
         weight = self._stack([f"{name}.weight" for name in names])
         has_bias = f"{names[0]}.bias" in self._names.shapes
         bias = self._stack([f"{name}.bias" for name in names]) if has_bias else None
-        return make_linear(weight, bias, self._device)
+        return self._linear_maker(weight, bias, self._device)
 
     def _norm_weight(self, name: str) -> torch.Tensor:
         weight = self.tensor(name).to(self._device, torch.float32)

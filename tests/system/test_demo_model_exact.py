@@ -21,6 +21,10 @@ pytestmark = pytest.mark.system
 QUESTION = "Explain in two sentences why the sky is blue, and what the capital of France is."
 NUM_ANSWER_TOKENS = 48
 TOLERANCE = 1e-4
+PACKED_TOLERANCE = 2e-4
+"""Logits reach 38 here, and transformers' own float32 is 1e-4 away from its float64. The packed products of the CPU round a
+little more than torch's plain ones: 1.4e-4 from either.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,8 @@ def test_logits_and_text_equal_transformers(
         found.append(engine.logits(StepBatch((slice_of([token], at, table),))))
         text.append(int(found[-1][-1].argmax()))
     assert text == answer
-    torch.testing.assert_close(torch.cat(found), expected[:-1], atol=TOLERANCE, rtol=0)
+    tolerance = TOLERANCE if attention == "reference" else PACKED_TOLERANCE
+    torch.testing.assert_close(torch.cat(found), expected[:-1], atol=tolerance, rtol=0)
 
 
 def test_two_loads_have_one_fingerprint(directory: Path) -> None:
