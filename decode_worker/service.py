@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
@@ -17,7 +17,7 @@ from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_to_wire
 from protocol.errors import BadRequest, KvferryError
 from protocol.ids import new_request_id
-from protocol.rpc_errors import abort
+from protocol.rpc_errors import refuse
 from protocol.wire import (
     generation_from_wire,
     layout_from_wire,
@@ -102,7 +102,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             ticket = self._worker.reserve_link_test(test)
         except KvferryError as error:
             log.warning("refused %s: %s", request.address.worker.name, error)
-            await _refuse(context, error)
+            await refuse(context, error)
         return pb.AcceptReply(
             address=address_to_wire(receiver.address()),
             layout=layout_to_wire(self._worker.engine.layout),
@@ -125,7 +125,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
                 self._worker.cancel(generation.request_id)
                 raise
         except KvferryError as error:
-            await _refuse(context, error)
+            await refuse(context, error)
         return ticket_to_wire(ticket)
 
     async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeReply:
@@ -134,7 +134,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             first_token = token_from_wire(request.first_token)
             await asyncio.wrap_future(self._worker.decode(request.request_id, request.generation, first_token))
         except KvferryError as error:
-            await _refuse(context, error)
+            await refuse(context, error)
         return pb.DecodeReply()
 
     async def Generate(self, request: pb.Generation, context: Context) -> pb.GenerateReply:
@@ -143,7 +143,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             generation = generation_from_wire(request)
             await asyncio.wrap_future(self._worker.generate(generation, _router_of(context), request.deadline_s))
         except KvferryError as error:
-            await _refuse(context, error)
+            await refuse(context, error)
         return pb.GenerateReply()
 
     async def Tokens(self, request: pb.TokensRequest, context: Context) -> AsyncIterator[pb.TokenBatch]:
@@ -168,7 +168,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             await context.send_initial_metadata(())  # tells the router that from now on no token can be missed
             while not has_overrun.is_set():
                 yield _batch_to_wire(await queue.get())
-            await _refuse(context, KvferryError(f"router {request.router_id} reads its tokens too slowly"))
+            await refuse(context, KvferryError(f"router {request.router_id} reads its tokens too slowly"))
         finally:
             if self._worker.outlets.unsubscribe(request.router_id, deliver):
                 self._worker.cancel_router(request.router_id)
@@ -187,8 +187,3 @@ def _router_of(context: Context) -> str:
         if key == ROUTER_KEY:
             return str(value)
     raise BadRequest(f"the call carries no {ROUTER_KEY}")
-
-
-async def _refuse(context: Context, error: KvferryError) -> NoReturn:
-    await abort(context, error)
-    raise error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
@@ -16,7 +16,7 @@ from protocol.description import WorkerDescription, description_to_wire
 from protocol.errors import DeadlineExceeded, KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import check_compatible
-from protocol.rpc_errors import abort, from_rpc
+from protocol.rpc_errors import from_rpc, refuse
 from protocol.rpc_server import CHANNEL_OPTIONS
 from protocol.wire import (
     generation_from_wire,
@@ -103,7 +103,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
                 self._worker.cancel(generation.request_id)  # the router has gone away
                 raise
         except KvferryError as error:
-            await _refuse(context, error)
+            await refuse(context, error)
         return pb.PrefillReply(first_token=token_to_wire(done.first_token), num_cached_tokens=done.num_cached_tokens)
 
     async def Connect(self, request: pb.ConnectRequest, context: Context) -> pb.ConnectReply:
@@ -112,13 +112,13 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 return await self._connect(request.decode_target)
         except TimeoutError:
-            await _refuse(
+            await refuse(
                 context, DeadlineExceeded(f"no handshake with {request.decode_target} in {HANDSHAKE_TIMEOUT_S} s")
             )
         except grpc.RpcError as error:
-            await _refuse(context, from_rpc(error, f"decode worker at {request.decode_target}"))
+            await refuse(context, from_rpc(error, f"decode worker at {request.decode_target}"))
         except KvferryError as error:
-            await _refuse(context, error)
+            await refuse(context, error)
 
     async def _connect(self, decode_target: str) -> pb.ConnectReply:
         worker, sender = self._worker, self._worker.sender
@@ -156,8 +156,3 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             ": slow, look at the network and at UCX_TLS" if is_slow else "",
         )
         return rate
-
-
-async def _refuse(context: Context, error: KvferryError) -> NoReturn:
-    await abort(context, error)
-    raise error

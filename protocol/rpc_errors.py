@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -28,9 +28,10 @@ def status_of(error: KvferryError) -> grpc.StatusCode:
     return grpc.StatusCode.INVALID_ARGUMENT if error.blame is Blame.CLIENT else grpc.StatusCode.INTERNAL
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: KvferryError) -> None:
-    """Ends a call with `error`; never returns normally."""
+async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: KvferryError) -> NoReturn:
+    """Ends a call with `error`."""
     await context.abort(status_of(error), error.message, ((CODE_KEY, error.code),))
+    raise error  # not reached: `abort` raises
 
 
 def from_rpc(error: grpc.RpcError, peer: str) -> KvferryError:

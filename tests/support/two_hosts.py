@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,7 @@ class Host:
 HOSTS = (Host("kvferry-a", "kvferry-va", "10.201.7.1", 0), Host("kvferry-b", "kvferry-vb", "10.201.7.2", 1))
 
 
+@cache
 def why_not() -> str:
     """Why two hosts cannot be had here; empty when they can."""
     for tool in ("ip", "taskset"):
