@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from protocol.request import SamplingParams, TokenLogprobs
+from protocol.request import PromptLogprobs, SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How one token is drawn after a slice.
+
+    `tokens` are all known tokens of the sequence, the first `num_prompt` of them its prompt and the others its answer;
+    what `sampling` makes of them (penalties, grammar) depends on nothing else. None of `forbidden` is drawn.
+    """
+
+    sampling: SamplingParams
+    tokens: Sequence[int]
+    num_prompt: int
+    choice: int = 0
+    forbidden: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScoring:
+    """Asks for the log-probabilities of a prompt's tokens along with its chunk.
+
+    `targets[i]` is the prompt token that follows the slice's i-th token; the prompt's last token has none that follows, so
+    that `targets` may be one shorter than the slice. `num_top` most likely tokens are reported beside each.
+    """
+
+    targets: Sequence[int]
+    num_top: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,15 +40,17 @@ class SequenceSlice:
     """New tokens of one sequence: a prefill chunk, or the last generated token in a decode.
 
     `token_ids` (at least one) go to positions `start, start + 1, ...`; the KV of all earlier positions is in the cache.
-    `block_ids` is the sequence's block table and covers `start + len(token_ids)` positions. With `sampling` the token after
-    the last of `token_ids` is drawn; None marks a chunk that is not the prompt's last.
+    `block_ids` is the sequence's block table and covers `start + len(token_ids)` positions. For each of `draws` one token
+    that follows the last of `token_ids` is drawn, several for a prompt with several answers; none marks a chunk that is
+    not the prompt's last.
     """
 
     request_id: str
     token_ids: Sequence[int]
     start: int
     block_ids: Sequence[int]
-    sampling: SamplingParams | None
+    draws: tuple[Draw, ...] = ()
+    scoring: PromptScoring | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -48,15 +77,19 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """The token drawn for one slice."""
+    """The token of one draw of a slice."""
 
     request_id: str
     token_id: int
     logprobs: TokenLogprobs | None = None
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One token for each slice that had `sampling`, in the batch's order."""
+    """One token for each draw, in the order of slices and draws; `prompt_logprobs` by request of the slices with `scoring`,
+    one entry for each of their targets.
+    """
 
     tokens: tuple[SampledToken, ...]
+    prompt_logprobs: Mapping[str, PromptLogprobs] = field(default_factory=dict)

@@ -137,36 +137,62 @@ class Link(_message.Message):
     def __init__(self, peer: _Optional[_Union[WorkerId, _Mapping]] = ..., transport: _Optional[str] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "num_logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "num_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     NUM_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     seed: int
     num_logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., num_logprobs: _Optional[int] = ...) -> None: ...
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: _containers.RepeatedCompositeFieldContainer[LogitBias]
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., num_logprobs: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., grammar: _Optional[str] = ...) -> None: ...
+
+class LogitBias(_message.Message):
+    __slots__ = ("token_id", "bias")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    bias: float
+    def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "deadline_s")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "deadline_s", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONTINUED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     max_tokens: int
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     deadline_s: float
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    min_tokens: int
+    num_choices: int
+    num_continued: int
+    num_prompt_logprobs: int
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., deadline_s: _Optional[float] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s")
@@ -203,20 +229,30 @@ class TopLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Token(_message.Message):
-    __slots__ = ("request_id", "index", "token_id", "logprob", "top", "finish")
+    __slots__ = ("request_id", "index", "token_id", "logprob", "top", "finish", "choice")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     index: int
     token_id: int
     logprob: float
     top: _containers.RepeatedCompositeFieldContainer[TopLogprob]
     finish: str
-    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TopLogprob, _Mapping]]] = ..., finish: _Optional[str] = ...) -> None: ...
+    choice: int
+    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TopLogprob, _Mapping]]] = ..., finish: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
+
+class TokenScore(_message.Message):
+    __slots__ = ("logprob", "top")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top: _containers.RepeatedCompositeFieldContainer[TopLogprob]
+    def __init__(self, logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TopLogprob, _Mapping]]] = ...) -> None: ...
 
 class ConnectRequest(_message.Message):
     __slots__ = ("decode_target",)
@@ -271,12 +307,14 @@ class PrefillRequest(_message.Message):
     def __init__(self, generation: _Optional[_Union[Generation, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
 
 class PrefillReply(_message.Message):
-    __slots__ = ("first_token", "num_cached_tokens")
-    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("first_tokens", "num_cached_tokens", "prompt_scores")
+    FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    first_token: Token
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
+    first_tokens: _containers.RepeatedCompositeFieldContainer[Token]
     num_cached_tokens: int
-    def __init__(self, first_token: _Optional[_Union[Token, _Mapping]] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...
+    prompt_scores: _containers.RepeatedCompositeFieldContainer[TokenScore]
+    def __init__(self, first_tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., num_cached_tokens: _Optional[int] = ..., prompt_scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
     __slots__ = ("generation", "prefill_worker")
@@ -287,14 +325,14 @@ class ReserveRequest(_message.Message):
     def __init__(self, generation: _Optional[_Union[Generation, _Mapping]] = ..., prefill_worker: _Optional[_Union[WorkerId, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("request_id", "generation", "first_token")
+    __slots__ = ("request_id", "generation", "first_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     generation: int
-    first_token: Token
-    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_token: _Optional[_Union[Token, _Mapping]] = ...) -> None: ...
+    first_tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class DecodeReply(_message.Message):
     __slots__ = ()
@@ -305,10 +343,12 @@ class GenerateReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "choice")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    choice: int
+    def __init__(self, request_id: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class CancelReply(_message.Message):
     __slots__ = ("was_known",)
@@ -323,12 +363,22 @@ class TokensRequest(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class TokenBatch(_message.Message):
-    __slots__ = ("tokens", "failures")
+    __slots__ = ("tokens", "failures", "prompts")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
-    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ...) -> None: ...
+    prompts: _containers.RepeatedCompositeFieldContainer[PromptScores]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ...) -> None: ...
+
+class PromptScores(_message.Message):
+    __slots__ = ("request_id", "scores")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    scores: _containers.RepeatedCompositeFieldContainer[TokenScore]
+    def __init__(self, request_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ...) -> None: ...
 
 class RequestFailure(_message.Message):
     __slots__ = ("request_id", "code", "message")

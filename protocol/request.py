@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from protocol.errors import BadRequest
 
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
+MAX_CHOICES = 128
+"""Most answers to one prompt, as in OpenAI's API."""
+MAX_LOGIT_BIASES = 1024
+MAX_PROMPT_LOGPROB_ENTRIES = 500_000
+"""Most log-probabilities of prompt tokens in one request: they travel in one message."""
 
 
 class FinishReason(StrEnum):
@@ -23,10 +28,15 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is drawn. Together with logits and position it determines the token: nothing else is random.
+    """How a token is drawn. Together with logits, position and the tokens so far it determines the token.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch their filters off. `num_logprobs` is the number
     of most likely tokens reported beside the drawn one; None reports nothing.
+
+    Before any of this, logits are changed: `logit_bias` adds to single tokens; `repetition_penalty` (1 is off) divides
+    positive logits of tokens in prompt or answer and multiplies negative ones; `frequency_penalty` is taken off once for
+    each time a token is in the answer, `presence_penalty` once if it is; `grammar` (in llguidance's notation, empty for
+    none) allows only tokens that can continue a text of its language. Log-probabilities are those of the model itself.
     """
 
     temperature: float = 1.0
@@ -35,6 +45,11 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int = 0
     num_logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         _in_range("temperature", self.temperature, 0.0, 100.0)
@@ -44,6 +59,18 @@ class SamplingParams:
         _in_range("seed", self.seed, 0, MAX_SEED)
         if self.num_logprobs is not None:
             _in_range("logprobs", self.num_logprobs, 0, MAX_LOGPROBS)
+        _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _in_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, is_low_open=True)
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise BadRequest(f"logit_bias names {len(self.logit_bias)} tokens; at most {MAX_LOGIT_BIASES} are allowed")
+        for _, bias in self.logit_bias:
+            _in_range("logit_bias", bias, -100.0, 100.0)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens so far change the logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
     @property
     def is_greedy(self) -> bool:
@@ -53,13 +80,22 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a generation ends by its tokens. Stop strings are the router's: workers see ids only."""
+    """When a generation ends by its tokens. Stop strings are the router's: workers see ids only.
+
+    The first `min_tokens` tokens of an answer are none of `stop_token_ids`: these are not drawn until then.
+    """
 
     max_tokens: int
     stop_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         _in_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _in_range("min_tokens", self.min_tokens, 0, self.max_tokens)
+
+    def forbidden(self, num_generated: int) -> frozenset[int]:
+        """Tokens that may not follow the first `num_generated` of the answer."""
+        return self.stop_token_ids if num_generated < self.min_tokens else frozenset()
 
     def verdict(self, token_id: int, num_generated: int) -> FinishReason | None:
         """Whether the generation ends with `token_id`, the `num_generated`-th token of the answer, and why."""
@@ -70,16 +106,35 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt to be continued, valid by construction."""
+    """One prompt to be continued, valid by construction.
+
+    `num_choices` answers are drawn, each with a seed of its own. The last `num_continued` tokens of the prompt belong to
+    an answer that another worker began; `stop` counts from the prompt's end all the same. With `num_prompt_logprobs` the
+    prompt's own tokens are scored, with that many of the most likely ones beside each.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     stop: StopRule
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    num_choices: int = 1
+    num_continued: int = 0
+    num_prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise BadRequest("the prompt is empty: at least one token is needed", param="prompt")
+        _in_range("n", self.num_choices, 1, MAX_CHOICES)
+        _in_range("num_continued", self.num_continued, 0, len(self.prompt_token_ids))
+        if self.num_prompt_logprobs is not None:
+            _in_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_LOGPROBS)
+            num_entries = self.num_prompt_tokens * (self.num_prompt_logprobs + 1)
+            if num_entries > MAX_PROMPT_LOGPROB_ENTRIES:
+                raise BadRequest(
+                    f"{num_entries} log-probabilities of prompt tokens are asked for; "
+                    f"at most {MAX_PROMPT_LOGPROB_ENTRIES} fit into one answer",
+                    param="prompt_logprobs",
+                )
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -88,8 +143,14 @@ class GenerateRequest:
 
     @property
     def max_total_tokens(self) -> int:
-        """Most positions that this request can ever occupy."""
+        """Most positions that one answer to this request can ever occupy."""
         return self.num_prompt_tokens + self.stop.max_tokens
+
+    def sampling_of(self, choice: int) -> SamplingParams:
+        """How answer `choice` is drawn: the first by the seed itself, the others by those that follow it."""
+        if choice == 0:
+            return self.sampling
+        return replace(self.sampling, seed=(self.sampling.seed + choice) % (MAX_SEED + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +161,20 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
+PromptLogprobs = tuple[TokenLogprobs, ...]
+"""Of a prompt's tokens from the second on: nothing comes before the first."""
+
+
 @dataclass(frozen=True, slots=True)
 class GeneratedToken:
-    """One token of an answer. `index` counts from 0 within the answer; `finish` is set on the last one only."""
+    """One token of answer `choice`. `index` counts from 0 within the answer; `finish` is set on the last one only."""
 
     request_id: str
     index: int
     token_id: int
     logprobs: TokenLogprobs | None = None
     finish: FinishReason | None = None
+    choice: int = 0
 
 
 def _in_range(name: str, value: float, low: float, high: float, *, is_low_open: bool = False) -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import BadRequest
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout
-from protocol.request import FinishReason, GeneratedToken, GenerateRequest, SamplingParams, StopRule, TokenLogprobs
+from protocol.request import (
+    FinishReason,
+    GeneratedToken,
+    GenerateRequest,
+    PromptLogprobs,
+    SamplingParams,
+    StopRule,
+    TokenLogprobs,
+)
 from protocol.ticket import LandingZone, Ticket
 
 
@@ -60,39 +70,30 @@ def zone_from_wire(message: pb.LandingZone) -> LandingZone:
 
 def generation_to_wire(request: GenerateRequest, deadline_s: float) -> pb.Generation:
     """The message of a request that a worker may work on for `deadline_s` seconds."""
-    sampling = request.sampling
     return pb.Generation(
         request_id=request.request_id,
         prompt_token_ids=request.prompt_token_ids,
-        sampling=pb.Sampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            seed=sampling.seed,
-            num_logprobs=sampling.num_logprobs,
-        ),
+        sampling=_sampling_to_wire(request.sampling),
         max_tokens=request.stop.max_tokens,
         stop_token_ids=sorted(request.stop.stop_token_ids),
         deadline_s=deadline_s,
+        min_tokens=request.stop.min_tokens,
+        num_choices=request.num_choices,
+        num_continued=request.num_continued,
+        num_prompt_logprobs=request.num_prompt_logprobs,
     )
 
 
 def generation_from_wire(message: pb.Generation) -> GenerateRequest:
     """The request that a message carries. Raises `BadRequest` when a field is out of its range."""
-    sampling = message.sampling
     return GenerateRequest(
         request_id=message.request_id,
         prompt_token_ids=tuple(message.prompt_token_ids),
-        stop=StopRule(message.max_tokens, frozenset(message.stop_token_ids)),
-        sampling=SamplingParams(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            seed=sampling.seed,
-            num_logprobs=sampling.num_logprobs if sampling.HasField("num_logprobs") else None,
-        ),
+        stop=StopRule(message.max_tokens, frozenset(message.stop_token_ids), message.min_tokens),
+        sampling=_sampling_from_wire(message.sampling),
+        num_choices=message.num_choices,
+        num_continued=message.num_continued,
+        num_prompt_logprobs=message.num_prompt_logprobs if message.HasField("num_prompt_logprobs") else None,
     )
 
 
@@ -139,6 +140,7 @@ def token_to_wire(token: GeneratedToken) -> pb.Token:
         index=token.index,
         token_id=token.token_id,
         finish=token.finish.value if token.finish else "",
+        choice=token.choice,
     )
     if token.logprobs is not None:
         message.logprob = token.logprobs.logprob
@@ -157,6 +159,54 @@ def token_from_wire(message: pb.Token) -> GeneratedToken:
         token_id=message.token_id,
         logprobs=logprobs,
         finish=FinishReason(message.finish) if message.finish else None,
+        choice=message.choice,
+    )
+
+
+def scores_to_wire(scores: PromptLogprobs) -> list[pb.TokenScore]:
+    """The messages of a prompt's log-probabilities."""
+    return [
+        pb.TokenScore(
+            logprob=score.logprob, top=[pb.TopLogprob(token_id=one, logprob=value) for one, value in score.top]
+        )
+        for score in scores
+    ]
+
+
+def scores_from_wire(messages: Iterable[pb.TokenScore]) -> PromptLogprobs:
+    """The prompt's log-probabilities that messages carry."""
+    return tuple(TokenLogprobs(one.logprob, tuple((top.token_id, top.logprob) for top in one.top)) for one in messages)
+
+
+def _sampling_to_wire(sampling: SamplingParams) -> pb.Sampling:
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        num_logprobs=sampling.num_logprobs,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=[pb.LogitBias(token_id=token_id, bias=bias) for token_id, bias in sampling.logit_bias],
+        grammar=sampling.grammar,
+    )
+
+
+def _sampling_from_wire(message: pb.Sampling) -> SamplingParams:
+    return SamplingParams(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        seed=message.seed,
+        num_logprobs=message.num_logprobs if message.HasField("num_logprobs") else None,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        repetition_penalty=message.repetition_penalty,
+        logit_bias=tuple((one.token_id, one.bias) for one in message.logit_bias),
+        grammar=message.grammar,
     )
 
 

@@ -9,14 +9,18 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.request import GeneratedToken, GenerateRequest
+from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
-    """First item of a stream, before any token: no worker computed `cached_tokens` of the prompt for this request."""
+    """First item of a stream, before any token: no worker computed `cached_tokens` of the prompt for this request.
+
+    `prompt_logprobs` are there when the request asked for them.
+    """
 
     cached_tokens: int
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 GenerationEvent = GenerationStart | GeneratedToken
@@ -45,11 +49,18 @@ class Generator(Protocol):
     """Turns requests into token streams."""
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """One `GenerationStart`, then the answer's tokens in order; the last one carries `finish`.
+        """One `GenerationStart`, then the tokens of all the request's choices, those of a choice in order and its last one
+        with `finish`; the iterator ends after the last choice has.
 
         Closing the iterator early (`aclose`), or cancelling the task that waits for its next item, cancels the request
         on all workers; closing it after the last token is no cancellation. Raises `KvferryError`, before or between
         items.
+        """
+        ...
+
+    def abandon(self, request_id: str, choice: int) -> None:
+        """One choice of a running request is not wanted any more, while others are: no more of its tokens come. Does not
+        wait, and does nothing for a request that is not running.
         """
         ...
 

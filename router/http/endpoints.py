@@ -12,10 +12,10 @@ from starlette.responses import Response
 from protocol.errors import KvferryError
 from router.http.body import off_loop_if_long, parse_body, read_body
 from router.http.formats import AnswerFormat, ChatFormat, CompletionFormat
-from router.http.front import Front
-from router.http.planning import Plan, plan_chat, plan_completion
+from router.front.front import Front
+from router.front.planning import Plan, plan_chat, plan_completion
 from router.http.responses import AnswerResponse
-from router.http.schemas import ChatBody, CompletionBody
+from router.front.schemas import ChatBody, CompletionBody
 from router.tokenization.tokenizer import Tokenizer
 
 

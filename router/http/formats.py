@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from router.http.answer import Piece
-from router.http.planning import Plan
-from router.http.token_text import finite_logprob, logprobs_of, printable_token, token_text
+from router.front.answer import Piece
+from router.front.planning import Plan
+from router.front.token_text import finite_logprob, logprobs_of, printable_token, token_text
 from router.tokenization.tokenizer import Tokenizer
 
 EVENT = "data: "

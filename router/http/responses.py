@@ -15,12 +15,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from protocol.errors import Cancelled, DeadlineExceeded
-from router.http.admission import Place
-from router.http.choice import ChoiceTally, run_choice
+from router.front.admission import Place
+from router.front.choice import ChoiceTally, run_choice
 from router.http.errors import as_kvferry_error
 from router.http.formats import AnswerFormat, Usage
-from router.http.front import Front
-from router.http.planning import Plan
+from router.front.front import Front
+from router.front.planning import Plan
 from router.http.writers import Exchange, SseWriter, WholeWriter, Writer
 
 LOG = logging.getLogger(__name__)

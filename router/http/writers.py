@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from protocol.errors import KvferryError
-from router.http.answer import Piece
+from router.front.answer import Piece
 from router.http.errors import JSON_MEDIA_TYPE, error_json, error_response
 from router.http.formats import DONE, END_OF_EVENT, EVENT, AnswerFormat, Usage
-from router.http.planning import Plan
+from router.front.planning import Plan
 
 MAX_INLINE_ENTRIES = 512
 """Most log-probabilities that are written out on the event loop's own thread; more go to another thread."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from protocol.errors import BadRequest, Overloaded
-from router.http.admission import Admission, AdmissionLoad
+from router.front.admission import Admission, AdmissionLoad
 
 
 async def test_places_run_at_once_while_there_is_room() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.request import FinishReason, GeneratedToken
-from router.http.answer import AnswerText, Piece
+from router.front.answer import AnswerText, Piece
 from tests.support.byte_tokenizer import EOS_ID, byte_tokenizer
 
 STOPS = st.lists(st.text("abé🙂", min_size=1, max_size=4), max_size=4).map(tuple)

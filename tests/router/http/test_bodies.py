@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.http.schemas import ChatBody, CompletionBody
+from router.front.schemas import ChatBody, CompletionBody
 from tests.support.http_front import FrontUnderTest
 
 ANY_JSON: st.SearchStrategy[Any] = st.recursive(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from router.http.metrics import FrontMetrics
+from router.front.metrics import FrontMetrics
 from tests.support.http_front import FrontUnderTest, front_config
 from tests.support.scripted_generator import Script, ScriptedGenerator
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from protocol.errors import KvferryError
 from protocol.request import GenerateRequest
 from router.generation import GenerationStart
-from router.http.admission import Place
-from router.http.answer import AnswerText, Piece
-from router.http.front import Front
-from router.http.metrics import FrontMetrics
-from router.http.planning import Plan
+from router.front.admission import Place
+from router.front.answer import AnswerText, Piece
+from router.front.front import Front
+from router.front.metrics import FrontMetrics
+from router.front.planning import Plan
 
 Deliver = Callable[[int, Piece], Awaitable[None]]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from protocol.errors import ModelNotFound
 from router.config import RouterConfig
 from router.generation import Generator
-from router.http.admission import Admission
-from router.http.metrics import FrontMetrics
+from router.front.admission import Admission
+from router.front.metrics import FrontMetrics
 from router.tokenization.tokenizer import Tokenizer
 
 

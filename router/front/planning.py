@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from protocol.errors import BadRequest, PromptTooLong
 from protocol.ids import new_request_id
 from protocol.request import MAX_SEED, GenerateRequest, SamplingParams, StopRule
-from router.http.front import Front
-from router.http.schemas import ChatBody, ChatMessage, CompletionBody, Prompt, SamplingBody
+from router.front.front import Front
+from router.front.schemas import ChatBody, ChatMessage, CompletionBody, Prompt, SamplingBody
 
 DEFAULT_COMPLETION_TOKENS = 16
 
