@@ -16,12 +16,13 @@ from protocol.description import WorkerDescription, description_to_wire
 from protocol.errors import DeadlineExceeded, KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import check_compatible
+from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc, refuse
-from protocol.rpc_server import CHANNEL_OPTIONS
 from protocol.wire import (
     generation_from_wire,
     layout_from_wire,
     layout_to_wire,
+    scores_to_wire,
     ticket_from_wire,
     token_to_wire,
     worker_id_from_wire,
@@ -40,9 +41,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
     """Serves one `PrefillWorker`. Calls wait on its futures; none of them computes anything here."""
 
-    def __init__(self, worker: PrefillWorker) -> None:
+    def __init__(self, worker: PrefillWorker, token: str = "") -> None:
+        """`token` is the cluster's, for the decode workers that are called from here."""
         self.description: WorkerDescription | None = None
         self._worker = worker
+        self._token = token
 
     def register(self, server: grpc.aio.Server) -> None:
         """Adds both services to a server."""
@@ -82,8 +85,9 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
         )
 
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:
-        """Ends a request wherever it stands."""
-        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id))
+        """Ends a request, or one of its choices, wherever it stands."""
+        choice = request.choice if request.HasField("choice") else None
+        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id, choice))
         return pb.CancelReply(was_known=was_known)
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
@@ -92,7 +96,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
         return pb.ForgetReply()
 
     async def Prefill(self, request: pb.PrefillRequest, context: Context) -> pb.PrefillReply:
-        """Reads a prompt; answers as soon as the first token is drawn, while the tail of the KV is still on its way."""
+        """Reads a prompt; answers as soon as the first tokens are drawn, while the tail of the KV is still on its way."""
         try:
             generation = generation_from_wire(request.generation)
             ticket = ticket_from_wire(request.ticket) if request.HasField("ticket") else None
@@ -104,7 +108,11 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
                 raise
         except KvferryError as error:
             await refuse(context, error)
-        return pb.PrefillReply(first_token=token_to_wire(done.first_token), num_cached_tokens=done.num_cached_tokens)
+        return pb.PrefillReply(
+            first_tokens=[token_to_wire(token) for token in done.first_tokens],
+            num_cached_tokens=done.num_cached_tokens,
+            prompt_scores=scores_to_wire(done.prompt_logprobs or ()),
+        )
 
     async def Connect(self, request: pb.ConnectRequest, context: Context) -> pb.ConnectReply:
         """Shakes hands with a decode worker and tests the link with real chunks."""
@@ -122,7 +130,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
 
     async def _connect(self, decode_target: str) -> pb.ConnectReply:
         worker, sender = self._worker, self._worker.sender
-        async with grpc.aio.insecure_channel(decode_target, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(decode_target, self._token) as channel:
             request = pb.AcceptRequest(
                 address=address_to_wire(sender.address()), layout=layout_to_wire(worker.engine.layout)
             )

@@ -50,6 +50,13 @@ class ModelNotFound(BadRequest):
     code = "model_not_found"
 
 
+class Unauthenticated(KvferryError):
+    """The client showed no API key, or one that this server does not know."""
+
+    code = "invalid_api_key"
+    blame = Blame.CLIENT
+
+
 class Overloaded(KvferryError):
     """A bounded queue is full. Later it may not be."""
 
@@ -84,6 +91,12 @@ class WorkerUnavailable(KvferryError):
     code = "worker_unavailable"
     blame = Blame.PEER
     retryable = True
+
+
+class WrongClusterToken(WorkerUnavailable):
+    """A worker does not know the caller's cluster token: it belongs to another cluster, and is nobody's worker here."""
+
+    code = "wrong_cluster_token"
 
 
 class OutOfBlocks(KvferryError):

@@ -6,7 +6,17 @@ from typing import Any, NoReturn
 
 import grpc
 
-from protocol.errors import BadRequest, Blame, Cancelled, DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
+from protocol.errors import (
+    BadRequest,
+    Blame,
+    Cancelled,
+    DeadlineExceeded,
+    KvferryError,
+    Unauthenticated,
+    WorkerUnavailable,
+    WrongClusterToken,
+    by_code,
+)
 
 CODE_KEY = "kvferry-code"
 
@@ -14,6 +24,8 @@ _STATUS: dict[type[KvferryError], grpc.StatusCode] = {
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
     Cancelled: grpc.StatusCode.CANCELLED,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    WrongClusterToken: grpc.StatusCode.UNAUTHENTICATED,
     WorkerUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
 

@@ -13,8 +13,8 @@ from protocol.description import WorkerDescription, description_from_wire
 from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
 from protocol.ids import WorkerId
 from protocol.request import GeneratedToken, GenerateRequest
+from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc
-from protocol.rpc_server import CHANNEL_OPTIONS
 from protocol.ticket import Ticket
 from protocol.wire import (
     generation_to_wire,
@@ -38,11 +38,11 @@ ROUTER_KEY = "x-kvferry-router"
 class GrpcWorkerClient:
     """The calls that both kinds of worker have."""
 
-    def __init__(self, target: str, router_id: str) -> None:
+    def __init__(self, target: str, router_id: str, token: str = "") -> None:
         self.target = target
         self._router_id = router_id
         self._metadata = ((ROUTER_KEY, router_id),)
-        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(target, token)
         self._worker_stub = rpc.WorkerStub(self._channel)
 
     async def describe(self) -> WorkerDescription:
@@ -104,8 +104,8 @@ class GrpcWorkerClient:
 class GrpcPrefillClient(GrpcWorkerClient):
     """A prefill worker."""
 
-    def __init__(self, target: str, router_id: str) -> None:
-        super().__init__(target, router_id)
+    def __init__(self, target: str, router_id: str, token: str = "") -> None:
+        super().__init__(target, router_id, token)
         self._stub = rpc.PrefillWorkerStub(self._channel)
 
     async def connect(self, decode_target: str) -> pb.ConnectReply:
@@ -136,8 +136,8 @@ class GrpcPrefillClient(GrpcWorkerClient):
 class GrpcDecodeClient(GrpcWorkerClient):
     """A decode worker, with the stream that brings all its tokens for this router."""
 
-    def __init__(self, target: str, router_id: str) -> None:
-        super().__init__(target, router_id)
+    def __init__(self, target: str, router_id: str, token: str = "") -> None:
+        super().__init__(target, router_id, token)
         self._stub = rpc.DecodeWorkerStub(self._channel)
         self._inboxes: dict[str, TokenInbox] = {}
         self._reader: asyncio.Task[None] | None = None
