@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from protocol.errors import ConfigError
+from protocol.request import MAX_CHOICES
 
 MIB = 2**20
 
@@ -28,6 +29,7 @@ class RouterConfig:
     vocab_size: int | None = None
     max_concurrent: int = 256
     max_queue: int = 1024
+    max_choices: int = MAX_CHOICES
     max_body_bytes: int = 4 * MIB
     body_timeout_s: float = 30.0
     request_timeout_s: float = 600.0

@@ -5,6 +5,7 @@ One `AnswerText` a choice. Both the streamed and the whole answer are made of th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from protocol.errors import Cancelled, KvferryError
@@ -14,15 +15,24 @@ from router.tokenization.stop_matcher import StopMatcher
 from router.tokenization.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class TextRule:
+    """What becomes of tokens on their way to text. Stop strings are not looked for in the first `min_tokens` tokens."""
+
+    stop_strings: tuple[str, ...] = ()
+    min_tokens: int = 0
+
+
 class Piece(NamedTuple):
     """What one token added to the answer.
 
     `text` is empty while characters are incomplete or might belong to a stop string. `offset` is where the token's own
-    text starts in the answer. `finish` (`stop` or `length`) is set on the last piece.
+    text starts in the answer. `token` is None where the token is not the client's. `finish` (`stop` or `length`) is set on
+    the last piece.
     """
 
     text: str
-    token: GeneratedToken
+    token: GeneratedToken | None
     offset: int
     finish: str | None
 
@@ -30,9 +40,10 @@ class Piece(NamedTuple):
 class AnswerText:
     """The text of one answer, token by token. Every token counts, the stop token and those past a stop string too."""
 
-    def __init__(self, tokenizer: Tokenizer, stop_strings: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: Tokenizer, rule: TextRule) -> None:
         self._detokenizer = Detokenizer(tokenizer)
-        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        self._matcher = StopMatcher(rule.stop_strings) if rule.stop_strings else None
+        self._min_tokens = rule.min_tokens
         self._num_chars = 0
 
     def push(self, token: GeneratedToken) -> Piece:
@@ -42,7 +53,7 @@ class AnswerText:
         text = self._detokenizer.push(token.token_id) if reason is None else self._last_text(token, reason)
         self._num_chars += len(text)
         finish = None if reason is None else reason.value
-        if self._matcher is not None:
+        if self._matcher is not None and token.index >= self._min_tokens:
             text, matched = self._matcher.push(text)
             if matched is not None:
                 finish = FinishReason.STOP.value

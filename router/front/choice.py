@@ -1,27 +1,28 @@
-"""Carries out one choice of a plan: waits for its turn, reads the generator, measures, hands pieces on."""
+"""Carries out one request of a plan: waits for its turn, reads the generator, measures, hands pieces on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from protocol.errors import KvferryError
-from protocol.request import GenerateRequest
-from router.generation import GenerationStart
+from protocol.request import GeneratedToken, GenerateRequest
 from router.front.admission import Place
 from router.front.answer import AnswerText, Piece
 from router.front.front import Front
 from router.front.metrics import FrontMetrics
 from router.front.planning import Plan
-
-Deliver = Callable[[int, Piece], Awaitable[None]]
+from router.front.writer import Writer
+from router.generation import GenerationStart
 
 
 @dataclass(slots=True)
 class ChoiceTally:
-    """What one choice has come to so far. `outcome` is None until it has ended by itself."""
+    """What one choice has come to so far. `outcome` is None until it has ended by itself.
+
+    `index` counts the choices of the response, `request.num_choices` for each prompt.
+    """
 
     index: int
     request: GenerateRequest
@@ -30,6 +31,11 @@ class ChoiceTally:
     generated_tokens: int = 0
     last_token_at: float = 0.0
     outcome: str | None = None
+
+    @property
+    def is_first_of_prompt(self) -> bool:
+        """Whether the prompt is counted with this choice: once, however many there are."""
+        return self.index % self.request.num_choices == 0
 
     def count_token(self, metrics: FrontMetrics) -> None:
         """Counts a token that came now."""
@@ -47,32 +53,67 @@ class ChoiceTally:
         """Adds the choice to the totals; `fallback` is the outcome of one that did not end by itself."""
         metrics.requests.labels(endpoint, self.outcome or fallback).inc()
         if self.generated_tokens:
-            metrics.prompt_tokens.inc(self.request.num_prompt_tokens)
-            metrics.cached_tokens.inc(self.cached_tokens)
             metrics.generated_tokens.inc(self.generated_tokens)
+            if self.is_first_of_prompt:
+                metrics.prompt_tokens.inc(self.request.num_prompt_tokens)
+                metrics.cached_tokens.inc(self.cached_tokens)
         if self.outcome is not None:
             metrics.request_duration.observe(self.last_token_at - self.arrived_at)
 
 
-async def run_choice(front: Front, plan: Plan, tally: ChoiceTally, place: Place, deliver: Deliver) -> None:
-    """Delivers the choice's pieces in order. The generator's iterator is closed before this returns or raises."""
-    index = tally.index
-    await place.turn()
-    metrics = front.metrics
-    metrics.queue_wait.observe(time.monotonic() - tally.arrived_at)
-    answer = AnswerText(front.tokenizer, plan.stop_strings)
-    async with aclosing(front.generator.generate(tally.request)) as events:
+async def run_request(
+    front: Front, plan: Plan, tallies: list[ChoiceTally], places: list[Place], writer: Writer
+) -> None:
+    """Delivers the pieces of all choices of one prompt, those of each in order.
+
+    `tallies` and `places` are the prompt's, one a choice. The generator's iterator is closed before this returns or raises.
+    """
+    for place in places:
+        await place.turn()
+    front.metrics.queue_wait.observe(time.monotonic() - tallies[0].arrived_at)
+    reading = _Reading(front, plan, tallies)
+    async with aclosing(front.generator.generate(tallies[0].request)) as events:
         async for event in events:
             if isinstance(event, GenerationStart):
-                tally.cached_tokens = event.cached_tokens
+                tallies[0].cached_tokens = event.cached_tokens
+                await writer.begin(tallies[0].index // len(tallies), event)
                 continue
-            piece = answer.push(event)
-            tally.count_token(metrics)
-            if piece.finish is not None:
-                tally.outcome = piece.finish
+            piece = reading.piece_of(event)
+            if piece is None:
+                continue
+            if reading.num_open == 0:
                 break
-            await deliver(index, piece)
+            await writer.deliver(tallies[event.choice].index, piece)
         else:
             raise KvferryError("the generation ended without saying why")
     # The workers are free before the last piece is on its way.
-    await deliver(index, piece)
+    await writer.deliver(tallies[event.choice].index, piece)
+
+
+class _Reading:
+    """The texts of a prompt's choices while they grow."""
+
+    def __init__(self, front: Front, plan: Plan, tallies: list[ChoiceTally]) -> None:
+        self.num_open = len(tallies)
+        self._front = front
+        self._plan = plan
+        self._tallies = tallies
+        self._texts = [AnswerText(front.tokenizer, plan.text_rule) for _ in tallies]
+
+    def piece_of(self, token: GeneratedToken) -> Piece | None:
+        """What a token adds; None when its choice has ended already."""
+        tally = self._tallies[token.choice]
+        if tally.outcome is not None:
+            return None
+        piece = self._texts[token.choice].push(token)
+        if self._plan.is_answer_dropped:
+            piece = piece._replace(text="", token=None)
+            tally.last_token_at = time.monotonic()
+        else:
+            tally.count_token(self._front.metrics)
+        if piece.finish is not None:
+            tally.outcome = piece.finish
+            self.num_open -= 1
+            if token.finish is None and self.num_open:
+                self._front.generator.abandon(tally.request.request_id, token.choice)
+        return piece

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from protocol.errors import ModelNotFound
 from router.config import RouterConfig
-from router.generation import Generator
 from router.front.admission import Admission
 from router.front.metrics import FrontMetrics
+from router.generation import Generator
 from router.tokenization.tokenizer import Tokenizer
 
 
@@ -23,6 +23,11 @@ class Front:
     admission: Admission
     metrics: FrontMetrics
     started_at: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self.config.vocab_size or self.tokenizer.vocab_size
 
     def check_model(self, asked: str | None) -> None:
         """Raises `ModelNotFound` unless `asked` is the served model. A body without `model` means the served one."""

@@ -1,4 +1,4 @@
-"""From a checked body to the requests that workers understand: sampling, token ids, lengths."""
+"""From a checked body to the requests that workers understand: what both endpoints share."""
 
 from __future__ import annotations
 
@@ -10,136 +10,149 @@ from dataclasses import dataclass, replace
 from protocol.errors import BadRequest, PromptTooLong
 from protocol.ids import new_request_id
 from protocol.request import MAX_SEED, GenerateRequest, SamplingParams, StopRule
+from router.front.answer import TextRule
 from router.front.front import Front
-from router.front.schemas import ChatBody, ChatMessage, CompletionBody, Prompt, SamplingBody
-
-DEFAULT_COMPLETION_TOKENS = 16
+from router.front.sampling_body import SamplingBody
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One HTTP request as it will be carried out: a `GenerateRequest` for each choice, in the order of the choices."""
+    """One call as it will be carried out: a `GenerateRequest` for each prompt, with `num_choices` choices each.
+
+    `num_logprobs` is what the client asked to see beside each token, None for nothing. `echoes` are texts that the answers
+    to the prompts begin with, one for each prompt or none at all. With `is_answer_dropped` only the prompt is looked at: the
+    one token that is drawn is nobody's.
+    """
 
     response_id: str
     created: int
     model: str
     requests: tuple[GenerateRequest, ...]
-    stop_strings: tuple[str, ...]
+    text_rule: TextRule
     num_logprobs: int | None
     is_stream: bool
     has_usage_chunk: bool
+    echoes: tuple[str, ...] = ()
+    is_answer_dropped: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        """Choices of the response: those of all prompts."""
+        return sum(request.num_choices for request in self.requests)
+
+    def prompt_of(self, index: int) -> int:
+        """The number of the prompt that choice `index` answers."""
+        return index // self.requests[0].num_choices
 
 
-def plan_completion(front: Front, body: CompletionBody) -> Plan:
-    """The plan of a completion. Raises `BadRequest` that names the field at fault."""
-    stop_token_ids = _stop_token_ids(front, body)
-    sampling = _sampling_params(body, body.logprobs)
-    requests = []
-    for prompt in body.prompt:
-        token_ids = _prompt_token_ids(front, prompt)
-        max_tokens = _max_tokens(front, len(token_ids), body.max_tokens, DEFAULT_COMPLETION_TOKENS)
-        requests.append(_request(token_ids, StopRule(max_tokens, stop_token_ids), sampling, body.seed))
-    return _plan(front, body, tuple(requests), body.logprobs, "cmpl")
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as token ids, and the longest answer that it may have."""
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
 
 
-def plan_chat(front: Front, body: ChatBody) -> Plan:
-    """The plan of a chat completion. Raises `BadRequest` that names the field at fault."""
-    if body.top_logprobs is not None and not body.logprobs:
-        raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
-    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    token_ids = front.tokenizer.encode_chat([_turn(message) for message in body.messages])
-    max_tokens = _max_tokens(front, len(token_ids), _asked_tokens(body), None, param="messages")
-    stop = StopRule(max_tokens, _stop_token_ids(front, body))
-    request = _request(token_ids, stop, _sampling_params(body, num_logprobs), body.seed)
-    return _plan(front, body, (request,), num_logprobs, "chatcmpl")
-
-
-def _plan(
-    front: Front, body: SamplingBody, requests: tuple[GenerateRequest, ...], num_logprobs: int | None, prefix: str
-) -> Plan:
+def plan_of(front: Front, body: SamplingBody, requests: Sequence[GenerateRequest], prefix: str) -> Plan:
+    """The plan, without what only one endpoint has. Raises `BadRequest` that names the field at fault."""
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream to be true", param="stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise BadRequest("prompt_logprobs are not streamed: leave out stream", param="prompt_logprobs")
     return Plan(
         response_id=f"{prefix}-{requests[0].request_id}",
         created=int(time.time()),
         model=front.config.served_model_name,
-        requests=requests,
-        stop_strings=body.stop,
-        num_logprobs=num_logprobs,
+        requests=tuple(requests),
+        text_rule=TextRule(body.stop, body.min_tokens or 0),
+        num_logprobs=requests[0].sampling.num_logprobs,
         is_stream=bool(body.stream),
         has_usage_chunk=body.stream_options is not None and body.stream_options.include_usage,
     )
 
 
-def _request(token_ids: Sequence[int], stop: StopRule, sampling: SamplingParams, seed: int | None) -> GenerateRequest:
-    own = sampling if seed is not None else replace(sampling, seed=secrets.randbelow(MAX_SEED + 1))
-    return GenerateRequest(new_request_id(), tuple(token_ids), stop, own)
+def request_for(front: Front, body: SamplingBody, prompt: Prompt, sampling: SamplingParams) -> GenerateRequest:
+    """The request for one prompt. Without a seed in the body every prompt gets one of its own."""
+    min_tokens = body.min_tokens or 0
+    if min_tokens > prompt.max_tokens:
+        raise BadRequest(
+            f"min_tokens is {min_tokens}, but the answer can have {prompt.max_tokens} tokens at most",
+            param="min_tokens",
+        )
+    if (body.n or 1) > front.config.max_choices:
+        raise BadRequest(f"n is {body.n}; this server gives at most {front.config.max_choices} choices", param="n")
+    stop_token_ids = frozenset() if body.ignore_eos else frozenset(front.tokenizer.eos_token_ids)
+    seed = secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed
+    return GenerateRequest(
+        request_id=new_request_id(),
+        prompt_token_ids=prompt.token_ids,
+        stop=StopRule(prompt.max_tokens, stop_token_ids, min_tokens),
+        sampling=replace(sampling, seed=seed),
+        num_choices=body.n or 1,
+        num_prompt_logprobs=body.prompt_logprobs,
+    )
 
 
-def _sampling_params(body: SamplingBody, num_logprobs: int | None) -> SamplingParams:
+def sampling_of(front: Front, body: SamplingBody, num_logprobs: int | None) -> SamplingParams:
+    """How the body wants tokens drawn, but for the seed. Raises `BadRequest` that names the field at fault."""
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=max(body.top_k or 0, 0),  # clients write "off" as -1 or 0
         top_p=1.0 if body.top_p is None else body.top_p,
         min_p=body.min_p or 0.0,
-        seed=body.seed or 0,
         num_logprobs=num_logprobs,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=tuple((_token_id(front, key), bias) for key, bias in (body.logit_bias or {}).items()),
     )
 
 
-def _stop_token_ids(front: Front, body: SamplingBody) -> frozenset[int]:
-    return frozenset() if body.ignore_eos else frozenset(front.tokenizer.eos_token_ids)
-
-
-def _prompt_token_ids(front: Front, prompt: Prompt) -> Sequence[int]:
-    if isinstance(prompt, str):
-        token_ids = front.tokenizer.encode(prompt)
-        if not token_ids:
-            raise BadRequest("prompt is empty: at least one token is needed", param="prompt")
-        return token_ids
-    if not prompt:
+def prompt_of_text(front: Front, text: str) -> tuple[int, ...]:
+    """The ids of a text prompt. Raises `BadRequest` for one without tokens."""
+    token_ids = front.tokenizer.encode(text)
+    if not token_ids:
         raise BadRequest("prompt is empty: at least one token is needed", param="prompt")
-    size = front.config.vocab_size or front.tokenizer.vocab_size
-    if min(prompt) < 0 or max(prompt) >= size:
-        wrong = next(token_id for token_id in prompt if not 0 <= token_id < size)
-        raise BadRequest(f"prompt has the token id {wrong}; the model's vocabulary is [0, {size})", param="prompt")
-    return prompt
+    return tuple(token_ids)
 
 
-def _max_tokens(
-    front: Front, num_prompt_tokens: int, asked: int | None, default: int | None, *, param: str = "prompt"
-) -> int:
-    """Length limit of the answer: what was asked, else `default`, else what fits. Raises `PromptTooLong`."""
+def checked_token_ids(front: Front, token_ids: Sequence[int], param: str = "prompt") -> tuple[int, ...]:
+    """Token ids from a client. Raises `BadRequest` for none, or for one outside the model's vocabulary."""
+    if not token_ids:
+        raise BadRequest(f"{param} is empty: at least one token is needed", param=param)
+    size = front.vocab_size
+    if min(token_ids) < 0 or max(token_ids) >= size:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < size)
+        raise BadRequest(f"{param} has the token id {wrong}; the model's vocabulary is [0, {size})", param=param)
+    return tuple(token_ids)
+
+
+def fitted(
+    front: Front, token_ids: tuple[int, ...], asked: int | None, default: int | None, *, param: str = "prompt"
+) -> Prompt:
+    """The prompt with the limit of its answer: what was asked, else `default`, else what fits. Raises `PromptTooLong`."""
     limit = front.config.max_total_tokens
-    room = limit - num_prompt_tokens
+    num_tokens = len(token_ids)
+    room = limit - num_tokens
     if room < 1:
         raise PromptTooLong(
-            f"the prompt has {num_prompt_tokens} tokens and its answer needs at least 1; {limit} fit here in all",
-            param=param,
+            f"the prompt has {num_tokens} tokens and its answer needs at least 1; {limit} fit here in all", param=param
         )
     if asked is not None and asked > room:
         raise PromptTooLong(
-            f"{asked} tokens after a prompt of {num_prompt_tokens} make {asked + num_prompt_tokens}; "
+            f"{asked} tokens after a prompt of {num_tokens} make {asked + num_tokens}; "
             f"{limit} fit here in all, so ask for at most {room}",
             param="max_tokens",
         )
     if asked is not None:
-        return asked
-    return room if default is None else min(default, room)
+        return Prompt(token_ids, asked)
+    return Prompt(token_ids, room if default is None else min(default, room))
 
 
-def _asked_tokens(body: ChatBody) -> int | None:
-    if body.max_completion_tokens is None:
-        return body.max_tokens
-    if body.max_tokens is not None and body.max_tokens != body.max_completion_tokens:
-        raise BadRequest("max_tokens and max_completion_tokens differ: send one of them", param="max_tokens")
-    return body.max_completion_tokens
-
-
-def _turn(message: ChatMessage) -> dict[str, str]:
-    # OpenAI's `developer` is what templates know as `system`.
-    role = "system" if message.role == "developer" else message.role
-    turn = {"role": role, "content": message.content}
-    if message.name is not None:
-        turn["name"] = message.name
-    return turn
+def _token_id(front: Front, key: str) -> int:
+    """A key of `logit_bias`: a token id written as a string, since JSON objects have no other keys."""
+    if not (key.isascii() and key.isdecimal()) or int(key) >= front.vocab_size:
+        raise BadRequest(
+            f"logit_bias has the key {key[:40]!r}; keys are token ids in [0, {front.vocab_size})", param="logit_bias"
+        )
+    return int(key)

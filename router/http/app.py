@@ -12,12 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from protocol.errors import KvferryError
 from router.config import RouterConfig
-from router.generation import Generator
 from router.front.admission import Admission
-from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
-from router.http.errors import MethodNotAllowed, RouteNotFound, as_kvferry_error, error_response, request_id_of
+from router.front.errors import as_kvferry_error
 from router.front.front import Front
 from router.front.metrics import FrontMetrics
+from router.generation import Generator
+from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
+from router.http.errors import MethodNotAllowed, RouteNotFound, error_response, request_id_of
 from router.http.request_ids import RequestIdLayer
 from router.tokenization.tokenizer import Tokenizer
 

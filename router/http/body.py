@@ -1,4 +1,4 @@
-"""Reads a request's body within the limits and checks it against a schema. Raises only errors of the tree."""
+"""Reads a request's body within the limits. Raises only errors of the tree."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
-from protocol.errors import BadRequest, Cancelled
-from router.http.errors import BodyTimeout, BodyTooLarge, MalformedJson, UnknownParameter, UnsupportedParameter
+from protocol.errors import Cancelled
+from router.http.errors import BodyTimeout, BodyTooLarge
 
 SHORT_BODY_BYTES = 2048
 """Up to this length, parsing, templates and tokenisation together are fast enough for the event loop's own thread."""
 
-Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
 
@@ -46,40 +43,5 @@ async def off_loop_if_long(body: bytes, work: Callable[[], Result]) -> Result:
     return await asyncio.to_thread(work)
 
 
-def parse_body(schema: type[Body], body: bytes) -> Body:
-    """The checked body. Raises `BadRequest` that names the first field at fault."""
-    try:
-        return schema.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        raise _translate(error.errors(include_url=False, include_input=False)[0]) from None
-
-
 def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is longer than this server's limit of {max_bytes} bytes")
-
-
-def _translate(detail: ErrorDetails) -> BadRequest:
-    param = param_name(detail["loc"])
-    kind = detail["type"]
-    if kind == "json_invalid":
-        return MalformedJson(f"the body is not valid JSON: {detail['msg']}")
-    if kind == "extra_forbidden":
-        return UnknownParameter(f"unknown field {param!r}: this server does not know it, so remove it", param=param)
-    if param is None:
-        return BadRequest(f"the body must be a JSON object: {detail['msg']}")
-    if kind == "unsupported_value":
-        return UnsupportedParameter(f"{param}: {detail['msg']}", param=param)
-    if kind == "missing":
-        return BadRequest(f"{param} is missing", param=param)
-    return BadRequest(f"{param}: {detail['msg']}", param=param)
-
-
-def param_name(location: tuple[int | str, ...]) -> str | None:
-    """A field's place as OpenAI writes it, such as `messages[0].content`; None for the body itself."""
-    name = ""
-    for step in location:
-        if isinstance(step, int):
-            name += f"[{step}]"
-        else:
-            name += f".{step}" if name else step
-    return name or None

@@ -10,12 +10,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.errors import KvferryError
-from router.http.body import off_loop_if_long, parse_body, read_body
-from router.http.formats import AnswerFormat, ChatFormat, CompletionFormat
+from router.front.answering import Call
+from router.front.chat_body import ChatBody
+from router.front.chat_plan import plan_chat
+from router.front.completion_body import CompletionBody
+from router.front.completion_plan import plan_completion
 from router.front.front import Front
-from router.front.planning import Plan, plan_chat, plan_completion
+from router.front.planning import Plan
+from router.front.validation import parse_json
+from router.http.body import off_loop_if_long, read_body
+from router.http.chat_format import ChatFormat
+from router.http.completion_format import CompletionFormat
+from router.http.errors import request_id_of
+from router.http.formats import AnswerFormat
 from router.http.responses import AnswerResponse
-from router.front.schemas import ChatBody, CompletionBody
+from router.http.timeouts import TIMEOUT_HEADER, timeout_of
 from router.tokenization.tokenizer import Tokenizer
 
 
@@ -33,22 +42,24 @@ class GenerationEndpoint:
         arrived_at = time.monotonic()
         config = front.config
         try:
+            timeout_s = timeout_of(request.headers.get(TIMEOUT_HEADER), config.request_timeout_s)
             raw = await read_body(request, config.max_body_bytes, config.body_timeout_s)
             plan = await off_loop_if_long(raw, lambda: self.plan(front, raw))
         except KvferryError as error:
             front.metrics.requests.labels(self.name, error.code).inc()
             raise
-        return AnswerResponse(front, plan, self.form(plan, front.tokenizer), arrived_at)
+        call = Call(request_id_of(request), self.name, timeout_s, arrived_at)
+        return AnswerResponse(front, plan, self.form(plan, front.tokenizer), call)
 
 
 def _completion(front: Front, raw: bytes) -> Plan:
-    body = parse_body(CompletionBody, raw)
+    body = parse_json(CompletionBody, raw)
     front.check_model(body.model)
     return plan_completion(front, body)
 
 
 def _chat(front: Front, raw: bytes) -> Plan:
-    body = parse_body(ChatBody, raw)
+    body = parse_json(ChatBody, raw)
     front.check_model(body.model)
     return plan_chat(front, body)
 

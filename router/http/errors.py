@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
 
 from starlette.requests import Request
@@ -23,26 +22,7 @@ from protocol.errors import (
     WorkerUnavailable,
 )
 
-LOG = logging.getLogger(__name__)
 JSON_MEDIA_TYPE = "application/json"
-
-
-class UnknownParameter(BadRequest):
-    """The body has a field that this server does not know."""
-
-    code = "unknown_parameter"
-
-
-class UnsupportedParameter(BadRequest):
-    """The body asks for something of OpenAI's API that this server does not do."""
-
-    code = "unsupported_parameter"
-
-
-class MalformedJson(BadRequest):
-    """The body is not JSON."""
-
-    code = "malformed_json"
 
 
 class BodyTooLarge(BadRequest):
@@ -114,18 +94,6 @@ def error_response(error: KvferryError, retry_after_s: int, headers: dict[str, s
     if status in _RETRYABLE_STATUSES:
         all_headers["retry-after"] = str(retry_after_s)
     return Response(error_json(error), status, all_headers, JSON_MEDIA_TYPE)
-
-
-def as_kvferry_error(error: BaseException, request_id: str) -> KvferryError:
-    """The error that the client is shown. What was not raised on purpose is logged and told without its details."""
-    if isinstance(error, BaseExceptionGroup):
-        return as_kvferry_error(error.exceptions[0], request_id)
-    if not isinstance(error, KvferryError):
-        LOG.error("request %s failed inside the server", request_id, exc_info=error)
-        return KvferryError(f"internal error; the server's log tells more under request id {request_id}")
-    if status_of(error) >= 500:
-        LOG.warning("request %s failed: %s: %s", request_id, error.code, error.message)
-    return error
 
 
 def request_id_of(request: Request) -> str:

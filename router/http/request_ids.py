@@ -10,7 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import BadRequest
 from protocol.ids import new_request_id
-from router.http.errors import as_kvferry_error, error_response
+from router.front.errors import as_kvferry_error
+from router.http.errors import error_response
 
 LOG = logging.getLogger(__name__)
 HEADER = "x-request-id"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from protocol.errors import KvferryError
 from router.front.answer import Piece
-from router.http.errors import JSON_MEDIA_TYPE, error_json, error_response
-from router.http.formats import DONE, END_OF_EVENT, EVENT, AnswerFormat, Usage
 from router.front.planning import Plan
+from router.front.writer import Usage
+from router.generation import GenerationStart
+from router.http.errors import JSON_MEDIA_TYPE, error_json, error_response
+from router.http.formats import DONE, END_OF_EVENT, EVENT, Answer, AnswerFormat
 
 MAX_INLINE_ENTRIES = 512
 """Most log-probabilities that are written out on the event loop's own thread; more go to another thread."""
@@ -40,22 +41,6 @@ class Exchange:
         await response(self.scope, self.receive, self.send)
 
 
-class Writer(Protocol):
-    """Puts pieces on the wire. Several choices may call `deliver` at once, each in the order of its own pieces."""
-
-    async def deliver(self, index: int, piece: Piece) -> None:
-        """Takes one piece of choice `index`."""
-        ...
-
-    async def end(self, usage: Usage) -> None:
-        """Every choice has ended well."""
-        ...
-
-    async def fail(self, error: KvferryError) -> None:
-        """The request ends with an error."""
-        ...
-
-
 class SseWriter:
     """One event a piece, sent at once; the response begins with the first."""
 
@@ -65,16 +50,22 @@ class SseWriter:
         self._form = form
         self._chunk = form.chunk
         self._has_usage_chunk = plan.has_usage_chunk
-        self._unopened = set(range(len(plan.requests)))
+        self._plan = plan
+        self._starts: dict[int, GenerationStart] = {}
+        self._unopened = set(range(plan.num_choices))
         self._starting = asyncio.Lock()
         self._is_started = False
+
+    async def begin(self, prompt: int, start: GenerationStart) -> None:
+        """Keeps the start for the choices' opening events, which go with their first pieces."""
+        self._starts[prompt] = start
 
     async def deliver(self, index: int, piece: Piece) -> None:
         """Sends the piece's event."""
         text = self._chunk(index, piece)
         if index in self._unopened:
             self._unopened.discard(index)
-            text = self._form.opening(index) + text
+            text = self._form.opening(index, self._starts[self._plan.prompt_of(index)]) + text
             await self._start()
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
@@ -104,16 +95,22 @@ class WholeWriter:
     def __init__(self, exchange: Exchange, plan: Plan, form: AnswerFormat) -> None:
         self._exchange = exchange
         self._form = form
-        self._answers: list[list[Piece]] = [[] for _ in plan.requests]
+        self._plan = plan
+        self._starts: dict[int, GenerationStart] = {}
+        self._pieces: list[list[Piece]] = [[] for _ in range(plan.num_choices)]
         self._entries_per_piece = 0 if plan.num_logprobs is None else plan.num_logprobs + 1
+
+    async def begin(self, prompt: int, start: GenerationStart) -> None:
+        """Keeps the start."""
+        self._starts[prompt] = start
 
     async def deliver(self, index: int, piece: Piece) -> None:
         """Keeps the piece."""
-        self._answers[index].append(piece)
+        self._pieces[index].append(piece)
 
     async def end(self, usage: Usage) -> None:
         """Sends the response."""
-        num_entries = self._entries_per_piece * sum(map(len, self._answers))
+        num_entries = self._entries_per_piece * sum(map(len, self._pieces))
         if num_entries <= MAX_INLINE_ENTRIES:
             content = self._content(usage)
         else:
@@ -125,4 +122,7 @@ class WholeWriter:
         await self._exchange.respond(error_response(error, self._exchange.retry_after_s))
 
     def _content(self, usage: Usage) -> bytes:
-        return json.dumps(self._form.whole(self._answers, usage)).encode()
+        answers = [
+            Answer(self._starts[self._plan.prompt_of(index)], pieces) for index, pieces in enumerate(self._pieces)
+        ]
+        return json.dumps(self._form.whole(answers, usage)).encode()

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import KvferryError
-from protocol.request import FinishReason, GeneratedToken, GenerateRequest, TokenLogprobs
+from protocol.request import FinishReason, GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
 from router.generation import GenerationEvent, GenerationStart, Readiness
 
 Prompt = tuple[int, ...]
@@ -18,7 +18,7 @@ Prompt = tuple[int, ...]
 class Script:
     """What one request's answer looks like.
 
-    `token_ids` are replayed as far as the request's stop rule lets them, the last one with `finish` if that is given;
+    `token_ids` (of choice k: `choices[k]`, where that is given) are replayed as far as the request's stop rule lets them, the last one with `finish` if that is given;
     then `error` is raised, or nothing more comes until `release` (`hangs`). A script that has run out of tokens and does
     neither repeats its last one.
     """
@@ -29,6 +29,10 @@ class Script:
     hangs: bool = False
     start_error: KvferryError | None = None
     finish: FinishReason | None = None
+    choices: Sequence[Sequence[int]] = ()
+
+    def ids_of(self, choice: int) -> Sequence[int]:
+        return self.choices[choice] if self.choices else self.token_ids
 
 
 @dataclass
@@ -47,8 +51,13 @@ class ScriptedGenerator:
     has_left: threading.Event = field(default_factory=threading.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
 
+    abandoned: list[tuple[str, int]] = field(default_factory=list)
+
     def readiness(self) -> Readiness:
         return self.state
+
+    def abandon(self, request_id: str, choice: int) -> None:
+        self.abandoned.append((request_id, choice))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         script = self.scripts.get(request.prompt_token_ids, self.default)
@@ -58,17 +67,30 @@ class ScriptedGenerator:
             if script.start_error is not None:
                 is_over = True
                 raise script.start_error
-            yield GenerationStart(script.cached_tokens)
+            yield GenerationStart(script.cached_tokens, self._prompt_logprobs(request))
+            open_choices = list(range(request.num_choices))
             for index in range(request.stop.max_tokens):
-                if index == len(script.token_ids):
-                    await self._end_of_script(script)
-                token = self._token(request, script, index)
-                is_over = token.finish is not None
-                yield token
-                if is_over:
+                for choice in list(open_choices):
+                    if (request.request_id, choice) in self.abandoned:
+                        open_choices.remove(choice)
+                        continue
+                    if index == len(script.ids_of(choice)):
+                        await self._end_of_script(script)
+                    token = self._token(request, script, index, choice)
+                    if token.finish is not None:
+                        open_choices.remove(choice)
+                    is_over = not open_choices
+                    yield token
+                if not open_choices:
+                    is_over = True
                     return
         finally:
             self._leave(request, is_over)
+
+    def _prompt_logprobs(self, request: GenerateRequest) -> PromptLogprobs | None:
+        if request.num_prompt_logprobs is None:
+            return None
+        return tuple(_scores(token_id, request.num_prompt_logprobs) for token_id in request.prompt_token_ids[1:])
 
     async def _end_of_script(self, script: Script) -> None:
         if script.error is not None:
@@ -76,17 +98,15 @@ class ScriptedGenerator:
         if script.hangs:
             await self.release.wait()
 
-    def _token(self, request: GenerateRequest, script: Script, index: int) -> GeneratedToken:
-        token_id = script.token_ids[min(index, len(script.token_ids) - 1)]
+    def _token(self, request: GenerateRequest, script: Script, index: int, choice: int) -> GeneratedToken:
+        token_ids = script.ids_of(choice)
+        token_id = token_ids[min(index, len(token_ids) - 1)]
         finish: FinishReason | None = request.stop.verdict(token_id, index + 1)
-        if index == len(script.token_ids) - 1:
+        if index == len(token_ids) - 1:
             finish = script.finish or finish
         num_logprobs = request.sampling.num_logprobs
-        logprobs = None
-        if num_logprobs is not None:
-            top = tuple(((token_id + rank) % 256, -0.5 - rank) for rank in range(num_logprobs))
-            logprobs = TokenLogprobs(-0.5, top)
-        return GeneratedToken(request.request_id, index, token_id, logprobs, finish)
+        logprobs = None if num_logprobs is None else _scores(token_id, num_logprobs)
+        return GeneratedToken(request.request_id, index, token_id, logprobs, finish, choice)
 
     def _enter(self, request: GenerateRequest) -> None:
         self.requests.append(request)
@@ -101,3 +121,8 @@ class ScriptedGenerator:
         else:
             self.cancelled.append(request.request_id)
         self.has_left.set()
+
+
+def _scores(token_id: int, num_top: int) -> TokenLogprobs:
+    """The token is the likeliest; the ids after it follow."""
+    return TokenLogprobs(-0.5, tuple(((token_id + rank) % 256, -0.5 - rank) for rank in range(num_top)))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.front.schemas import ChatBody, CompletionBody
+from router.front.chat_body import ChatBody
+from router.front.completion_body import CompletionBody
 from tests.support.http_front import FrontUnderTest
 
 ANY_JSON: st.SearchStrategy[Any] = st.recursive(

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.request import FinishReason, GeneratedToken
-from router.front.answer import AnswerText, Piece
+from router.front.answer import AnswerText, Piece, TextRule
 from tests.support.byte_tokenizer import EOS_ID, byte_tokenizer
 
 STOPS = st.lists(st.text("abé🙂", min_size=1, max_size=4), max_size=4).map(tuple)
 
 
 def _pieces(raw: bytes, stops: tuple[str, ...], last: FinishReason = FinishReason.LENGTH) -> list[Piece]:
-    answer = AnswerText(byte_tokenizer(), stops)
+    answer = AnswerText(byte_tokenizer(), TextRule(stops))
     token_ids = [*raw, EOS_ID] if last is FinishReason.STOP else list(raw)
     pieces = []
     for index, token_id in enumerate(token_ids):
@@ -53,7 +53,7 @@ def test_the_last_piece_has_the_reason_and_all_that_was_withheld() -> None:
 
 def test_a_stop_token_that_is_an_ordinary_one_has_no_text_either() -> None:
     """Whatever token ended the answer as a stop token is no part of it; unfinished characters before it are shown."""
-    answer = AnswerText(byte_tokenizer(), ())
+    answer = AnswerText(byte_tokenizer(), TextRule())
     first = answer.push(GeneratedToken("r", 0, 0xE2))
     last = answer.push(GeneratedToken("r", 1, 65, None, FinishReason.STOP))
     assert (first.text, last.text, last.finish) == ("", "\ufffd", "stop")

@@ -1,0 +1,122 @@
+"""Carries out a plan: admission, all its generations, the deadline, and the books.
+
+Owns the request's places and tasks: when the deadline passes, a choice fails or the caller is cancelled (its client went
+away), all generations of the request are cancelled before this ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+
+from protocol.errors import Cancelled, DeadlineExceeded, KvferryError
+from router.front.admission import Place
+from router.front.choice import ChoiceTally, run_request
+from router.front.errors import as_kvferry_error
+from router.front.front import Front
+from router.front.planning import Plan
+from router.front.writer import Usage, Writer
+
+LOG = logging.getLogger(__name__)
+LAST_WORD_S = 5.0
+"""How long a client may take to accept the error that ends its response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a door knows of a request besides its body. `timeout_s` counts from `arrived_at` (monotonic seconds)."""
+
+    request_id: str
+    endpoint: str
+    timeout_s: float
+    arrived_at: float = field(default_factory=time.monotonic)
+
+
+class Answering:
+    """One plan on its way to one client. Runs once."""
+
+    def __init__(self, front: Front, plan: Plan, call: Call) -> None:
+        self._front = front
+        self._plan = plan
+        self._call = call
+        self._tallies = [
+            [
+                ChoiceTally(number * request.num_choices + choice, request, call.arrived_at)
+                for choice in range(request.num_choices)
+            ]
+            for number, request in enumerate(plan.requests)
+        ]
+
+    async def run(self, writer: Writer) -> None:
+        """Answers through `writer`, errors included. Cancelling this cancels the request."""
+        outcome = Cancelled.code
+        try:
+            outcome = await self._carry_out(writer)
+        finally:
+            self._report(outcome)
+
+    async def _carry_out(self, writer: Writer) -> str:
+        """Runs and writes everything; returns the outcome of the choices that did not end by themselves."""
+        places: list[Place] = []
+        deadline = asyncio.timeout(self._call.timeout_s - (time.monotonic() - self._call.arrived_at))
+        try:
+            async with deadline:
+                places = self._front.admission.enter(sum(map(len, self._tallies)))
+                await self._run_requests(places, writer)
+                await writer.end(self._usage())
+            return "ended"
+        except Exception as failure:  # noqa: BLE001 - the client is told, and what was not raised on purpose is logged
+            late = DeadlineExceeded(f"not done within the {self._call.timeout_s:g} s that this request has")
+            error = as_kvferry_error(late if deadline.expired() else failure, self._call.request_id)
+        finally:
+            for place in places:
+                place.leave()
+        await self._last_word(writer, error)
+        return error.code
+
+    async def _last_word(self, writer: Writer, error: KvferryError) -> None:
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                await writer.fail(error)
+        except TimeoutError:
+            # The response stays incomplete, so the server closes the connection: there is nobody left to tell.
+            LOG.warning(
+                "request %s: the client does not read, its error %s was not delivered",
+                self._call.request_id,
+                error.code,
+            )
+
+    async def _run_requests(self, places: list[Place], writer: Writer) -> None:
+        if len(self._tallies) == 1:
+            await run_request(self._front, self._plan, self._tallies[0], places, writer)
+            return
+        async with asyncio.TaskGroup() as group:
+            first = 0
+            for tallies in self._tallies:
+                own = places[first : first + len(tallies)]
+                first += len(tallies)
+                group.create_task(run_request(self._front, self._plan, tallies, own, writer))
+
+    def _report(self, outcome: str) -> None:
+        for tally in (one for tallies in self._tallies for one in tallies):
+            tally.report(self._front.metrics, self._call.endpoint, outcome)
+            LOG.info(
+                "request %s, generation %s, choice %d: %d prompt tokens, %d cached, %d generated, %s",
+                self._call.request_id,
+                tally.request.request_id,
+                tally.index,
+                tally.request.num_prompt_tokens,
+                tally.cached_tokens,
+                tally.generated_tokens,
+                tally.outcome or outcome,
+            )
+
+    def _usage(self) -> Usage:
+        tallies = [one for tallies in self._tallies for one in tallies]
+        return Usage(
+            prompt_tokens=sum(request.num_prompt_tokens for request in self._plan.requests),
+            completion_tokens=sum(tally.generated_tokens for tally in tallies),
+            cached_tokens=sum(tally.cached_tokens for tally in tallies),
+        )
