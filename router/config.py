@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 from protocol.errors import ConfigError
 from protocol.request import MAX_CHOICES
 
 MIB = 2**20
+_KEY = re.compile(r"[!-~]+")
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,11 @@ class RouterConfig:
     `context_tokens` is the model's context; `max_request_tokens` is the most positions (prompt and answer) that the
     whole KV pool of a worker can hold, None when the pool is larger than the context. `vocab_size` is the number of
     token ids that the model knows, None when that is the tokenizer's. At most `max_concurrent` generations run and
-    `max_queue` wait. `request_timeout_s` counts from the arrival of a request to its last token.
+    `max_queue` wait. `request_timeout_s` counts from the arrival of a request to its last token. `max_choices` is the most
+    answers to one prompt of a request.
+
+    With `api_keys` clients must show one of them. `tls_cert` and `tls_key` are PEM files, both or neither. Pages of
+    `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port.
     """
 
     served_model_name: str
@@ -36,13 +43,26 @@ class RouterConfig:
     retry_after_s: int = 1
     keep_alive_s: int = 65
     shutdown_grace_s: int = 30
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    tls_cert: str = ""
+    tls_key: str = ""
+    cors_origins: tuple[str, ...] = ()
+    grpc_port: int | None = None
+    log_prompts: bool = False
 
     def __post_init__(self) -> None:
         if not self.served_model_name:
             raise ConfigError("served-model-name is empty: give the name that clients will send as `model`")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be in [0, 65535], got {self.port}; 0 takes any free port")
-        for name in ("context_tokens", "max_concurrent", "max_body_bytes", "retry_after_s", "keep_alive_s"):
+        self._check_ports()
+        self._check_access()
+        for name in (
+            "context_tokens",
+            "max_choices",
+            "max_concurrent",
+            "max_body_bytes",
+            "retry_after_s",
+            "keep_alive_s",
+        ):
             self._at_least(name, 1)
         for name in ("max_queue", "shutdown_grace_s"):
             self._at_least(name, 0)
@@ -59,6 +79,34 @@ class RouterConfig:
         if self.max_request_tokens is None:
             return self.context_tokens
         return min(self.context_tokens, self.max_request_tokens)
+
+    @property
+    def scheme(self) -> str:
+        """Of the HTTP server's URLs."""
+        return "https" if self.tls_cert else "http"
+
+    def _check_ports(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be in [0, 65535], got {self.port}; 0 takes any free port")
+        if self.grpc_port is None:
+            return
+        if not 0 <= self.grpc_port <= 65535:
+            raise ConfigError(f"grpc-port must be in [0, 65535], got {self.grpc_port}; `off` serves no gRPC")
+        if self.grpc_port == self.port != 0:
+            raise ConfigError(f"port and grpc-port are both {self.port}: HTTP and gRPC need a port each")
+
+    def _check_access(self) -> None:
+        for number, key in enumerate(self.api_keys, 1):
+            if not _KEY.fullmatch(key):  # it could not be sent in a header; never shown, not even when it is wrong
+                raise ConfigError(f"API key number {number} must be printable ASCII without spaces, and not empty")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("tls-cert and tls-key belong together: give both files or neither")
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"cors-origins: {origin!r} is no origin: write a scheme, a host and a port, as in "
+                    "https://app.example.com or http://localhost:3000, or * for all"
+                )
 
     def _at_least(self, name: str, low: int) -> None:
         value = getattr(self, name)

@@ -40,8 +40,8 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Where this machine reaches the server."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._config.host, self._config.host)
-        return f"http://{host}:{self.port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._config.host, self._config.host)
+        return f"{self._config.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def serve(self) -> None:
         """Serves in this loop until `stop`, then lets requests end for `shutdown_grace_s` and cancels the rest."""
@@ -113,6 +113,9 @@ def _uvicorn_config(app: ASGIApp, config: RouterConfig) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=config.keep_alive_s,
         timeout_graceful_shutdown=config.shutdown_grace_s,
+        ssl_certfile=config.tls_cert or None,
+        ssl_keyfile=config.tls_key or None,
+        ssl_ciphers=None,  # those that Python trusts: older versions of uvicorn choose weak ones themselves
     )
 
 

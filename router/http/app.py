@@ -7,16 +7,19 @@ from dataclasses import asdict
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from protocol.errors import KvferryError
 from router.config import RouterConfig
 from router.front.admission import Admission
+from router.front.api_keys import ApiKeys
 from router.front.errors import as_kvferry_error
 from router.front.front import Front
 from router.front.metrics import FrontMetrics
 from router.generation import Generator
+from router.http.authentication import AuthenticationLayer
 from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
 from router.http.errors import MethodNotAllowed, RouteNotFound, error_response, request_id_of
 from router.http.request_ids import RequestIdLayer
@@ -37,8 +40,22 @@ def create_app(
     _add_model_routes(app, front)
     _add_operator_routes(app, front)
     _add_error_translation(app, config.retry_after_s)
-    app.add_middleware(RequestIdLayer, retry_after_s=config.retry_after_s)
+    _add_layers(app, config)
     return app
+
+
+def _add_layers(app: FastAPI, config: RouterConfig) -> None:
+    """From the inside out: keys, then ids and logs, then CORS, whose preflights carry no key."""
+    app.add_middleware(AuthenticationLayer, keys=ApiKeys(config.api_keys), retry_after_s=config.retry_after_s)
+    app.add_middleware(RequestIdLayer, retry_after_s=config.retry_after_s)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origins,
+            allow_methods=("GET", "POST", "OPTIONS"),
+            allow_headers=("authorization", "content-type", "x-request-id", "x-request-timeout"),
+            expose_headers=("x-request-id", "retry-after"),
+        )
 
 
 def _add_generation_routes(app: FastAPI, front: Front) -> None:

@@ -19,6 +19,7 @@ from protocol.errors import (
     OutOfSlots,
     Overloaded,
     TransferError,
+    Unauthenticated,
     WorkerUnavailable,
 )
 
@@ -56,6 +57,7 @@ _STATUS: dict[type[KvferryError], int] = {
     MethodNotAllowed: 405,
     ModelNotFound: 404,
     BadRequest: 400,
+    Unauthenticated: 401,
     Overloaded: 429,
     NotReady: 503,
     WorkerUnavailable: 503,
@@ -66,7 +68,7 @@ _STATUS: dict[type[KvferryError], int] = {
     Cancelled: 499,
     KvferryError: 500,
 }
-_TYPES = {429: "rate_limit_error"}
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _RETRYABLE_STATUSES = frozenset({429, 503})
 
 
