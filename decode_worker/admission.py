@@ -1,22 +1,25 @@
-"""Who gets blocks on a decode worker, and the landings that own some of them meanwhile.
+"""Who gets blocks on a decode worker, the landings that own some of them meanwhile, and who goes on from a landing.
 
-A landing owns its block table from the granted ticket until the receiver says that it has ended; only then do the blocks
+A landing owns its block tables from the granted ticket until the receiver says that it has ended; only then do the blocks
 pass to the sequence, or back to the pool if nobody wants them any more.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decode_worker.config import DecodeConfig
+from decode_worker.forking import fork, num_blocks_to_start, release_all, take_tables
+from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
-from protocol.errors import Cancelled, KvferryError, OutOfSlots, PromptTooLong
+from protocol.errors import BadRequest, KvferryError, OutOfSlots, PromptTooLong, StaleTicket
 from protocol.ids import wire_id
 from protocol.phase import Phase
-from protocol.request import GenerateRequest
+from protocol.request import GeneratedToken, GenerateRequest
 from scheduling.admission import has_headroom
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingEnded, LandingRequest
@@ -27,7 +30,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Landing:
     sequence: DecodeSequence
-    table: BlockTable
+    tables: list[BlockTable]
 
 
 class Admission:
@@ -38,7 +41,7 @@ class Admission:
         engine: Engine,
         pool: BlockPool,
         receiver: Receiver,
-        sequences: dict[str, DecodeSequence],
+        roster: Roster,
         config: DecodeConfig,
     ) -> None:
         self.num_transfers = 0
@@ -48,7 +51,8 @@ class Admission:
         self._engine = engine
         self._pool = pool
         self._receiver = receiver
-        self._sequences = sequences
+        self._roster = roster
+        self._sequences = roster.sequences
         self._config = config
         self._landings: dict[int, _Landing] = {}
 
@@ -59,24 +63,37 @@ class Admission:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that hold no blocks."""
+        """Requests, and answers that were preempted, that hold no blocks."""
         sequences = [*self._sequences.values()]  # a copy: other threads ask
         return sum(one.record.phase in (Phase.WAITING, Phase.PREEMPTED) for one in sequences)
 
     @property
     def num_running(self) -> int:
-        """Requests that hold blocks."""
-        return sum(one.has_blocks for one in [*self._sequences.values()])
+        """Answers that hold blocks."""
+        return sum(len(one.choices) for one in [*self._sequences.values()] if one.has_blocks)
 
     def check(self, request: GenerateRequest) -> None:
-        """Raises `BadRequest`, or `PromptTooLong` when prompt and answer could not be held even alone."""
+        """Raises `BadRequest`, or `PromptTooLong` when prompt and one answer could not be held even alone."""
         wire_id(request.request_id)
         self._engine.check_tokens(request.prompt_token_ids)
+        self._engine.check_sampling(request.sampling)
         limit = self._engine.max_tokens_per_sequence
         if request.max_total_tokens > limit:
             raise PromptTooLong(
                 f"{request.num_prompt_tokens} prompt tokens and {request.stop.max_tokens} new ones make "
                 f"{request.max_total_tokens}; this server holds {limit} a request"
+            )
+        if request.num_choices > self._config.max_sequences:
+            raise BadRequest(
+                f"{request.num_choices} answers are asked for; this server generates {self._config.max_sequences} at a time",
+                param="n",
+            )
+        num_needed = self._num_blocks_to_start(request.num_prompt_tokens, request.num_choices)
+        if num_needed > self._pool.num_blocks:
+            raise BadRequest(
+                f"{request.num_choices} answers to {request.num_prompt_tokens} prompt tokens need {num_needed} blocks of KV, "
+                f"and there are {self._pool.num_blocks}: ask for fewer answers",
+                param="n",
             )
 
     def admit(self, now: float) -> None:
@@ -89,12 +106,12 @@ class Admission:
         for sequence in waiting:
             if is_out_of_slots and sequence.wants_ticket:
                 continue
-            num_needed = self._engine.layout.num_blocks_for(len(sequence.tokens) + 1)
+            num_needed = self._num_blocks_to_start(len(sequence.tokens), len(sequence.choices))
             num_running = self.num_running
             is_room = has_headroom(num_needed, self._pool.num_free, num_running)
             # Alone, a request needs no headroom: `check` has seen to it that it can be held.
             is_room = is_room or (num_running == 0 and not self._landings and num_needed <= self._pool.num_free)
-            if num_running >= self._config.max_sequences or not is_room:
+            if num_running + len(sequence.choices) > self._config.max_sequences or not is_room:
                 return
             is_out_of_slots |= not self._start(sequence, now)
 
@@ -108,43 +125,81 @@ class Admission:
             sequence = landing.sequence
             sequence.landing_generation = None
             if sequence.record.is_terminal or ended.error is not None:
-                landing.table.release()
+                release_all(landing.tables)
             else:
-                sequence.table, sequence.num_cached = landing.table, ended.ticket.num_tokens
+                sequence.tables, sequence.num_cached = landing.tables, ended.ticket.num_tokens
+                sequence.drop_spare_tables()
             if not sequence.record.is_terminal:
-                self.join_if_ready(sequence, now)
+                self._join_if_ready(sequence, now)
 
-    def join_if_ready(self, sequence: DecodeSequence, now: float) -> None:
-        """Moves a request on whose first token is known and whose landing has ended: to decode, or to compute its KV."""
-        if not sequence.has_first_token or sequence.landing_generation is not None:
+    def take_first_tokens(
+        self, request_id: str, generation: int, first_tokens: Sequence[GeneratedToken], now: float
+    ) -> None:
+        """Notes what a prefill worker has drawn: the choices that it names go on, unless they were cancelled meanwhile.
+
+        Raises `StaleTicket` when the request does not wait for it under this ticket, and `BadRequest` for tokens that
+        cannot be its first ones.
+        """
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.record.phase is not Phase.LANDING or sequence.first_tokens:
+            raise StaleTicket(f"request {request_id} does not wait for first tokens here")
+        if not self._is_ticket_of(sequence, generation):
+            raise StaleTicket(f"ticket {generation} is not the one of request {request_id}")
+        _check_first(sequence.request, first_tokens)
+        self._engine.check_tokens([one.token_id for one in first_tokens])
+        told = {one.choice: one.token_id for one in first_tokens}
+        going_on = {choice: told[choice] for choice in sequence.choices if choice in told}
+        if not going_on:
+            self._roster.end(sequence, Phase.CANCELLED, now)
+            return
+        for choice in [one for one in sequence.choices if one not in going_on]:
+            sequence.drop_choice(choice)
+        sequence.first_tokens = going_on
+        sequence.kv_due_at = now + self._config.kv_wait_s
+        self._join_if_ready(sequence, now)
+
+    def fork(self, sequence: DecodeSequence) -> list[DecodeSequence]:
+        """The sequence's choices as sequences of their own, itself for the first of them."""
+        forked = fork(sequence, self._engine)
+        self._sequences.update((one.sequence_id, one) for one in forked)
+        return forked
+
+    def _join_if_ready(self, sequence: DecodeSequence, now: float) -> None:
+        """Moves a request on whose first tokens are known and whose landing has ended: to decode, or to compute its KV."""
+        if not sequence.first_tokens or sequence.landing_generation is not None:
             return
         sequence.kv_due_at = None
-        sequence.move(now, Phase.DECODING if sequence.table is not None else Phase.WAITING)
+        sequence.reservation = None
+        sequence.move(now, Phase.DECODING if sequence.tables else Phase.WAITING)
+        self.fork(sequence)
 
-    def is_ticket_of(self, sequence: DecodeSequence, generation: int) -> bool:
+    def _is_ticket_of(self, sequence: DecodeSequence, generation: int) -> bool:
         """Whether the request was granted this ticket."""
         ticket = sequence.reservation.ticket if sequence.reservation else None
         return ticket is not None and ticket.done() and ticket.result().generation == generation
 
+    def _num_blocks_to_start(self, num_tokens: int, num_choices: int) -> int:
+        return num_blocks_to_start(num_tokens, num_choices, self._engine.layout.block_size)
+
     def _start(self, sequence: DecodeSequence, now: float) -> bool:
         """Takes the blocks; false when it has to wait for landing slots."""
-        table = BlockTable(self._pool, self._engine.layout.block_size)
-        table.ensure(len(sequence.tokens) + 1)
+        block_size = self._engine.layout.block_size
+        tables = take_tables(self._pool, block_size, len(sequence.tokens), len(sequence.choices))
         if not sequence.wants_ticket:
-            sequence.table = table
+            sequence.tables = tables
             sequence.move(now, Phase.PREFILLING)
             return True
         try:
-            self._grant(sequence, table, now)
+            self._grant(sequence, tables, now)
         except OutOfSlots:
-            table.release()
+            release_all(tables)
             return False
         except KvferryError as error:
-            table.release()
-            self._withdraw(sequence, error, Phase.FAILED, now)
+            release_all(tables)
+            self._roster.end(sequence, Phase.FAILED, now, error)
         return True
 
-    def _grant(self, sequence: DecodeSequence, table: BlockTable, now: float) -> None:
+    def _grant(self, sequence: DecodeSequence, tables: list[BlockTable], now: float) -> None:
         reservation = sequence.reservation
         if reservation is None:
             raise RuntimeError(f"request {sequence.request.request_id} asked for no ticket")
@@ -154,24 +209,17 @@ class Admission:
                 prefill_worker=reservation.prefill_worker,
                 first_token=0,
                 num_tokens=sequence.request.num_prompt_tokens,
-                block_ids=tuple(table.block_ids),
+                block_ids=tuple(tables[0].block_ids),
             ),
             now,
         )
-        self._landings[ticket.generation] = _Landing(sequence, table)
+        self._landings[ticket.generation] = _Landing(sequence, tables)
         sequence.landing_generation = ticket.generation
         sequence.move(now, Phase.LANDING)
         if reservation.ticket.set_running_or_notify_cancel():
             reservation.ticket.set_result(ticket)
         else:
-            self._withdraw(sequence, Cancelled("nobody waits for the ticket any more"), Phase.CANCELLED, now)
-            self._receiver.revoke(ticket.generation)
-
-    def _withdraw(self, sequence: DecodeSequence, error: KvferryError, phase: Phase, now: float) -> None:
-        sequence.move(now, phase)
-        del self._sequences[sequence.request.request_id]
-        if sequence.reservation is not None:
-            sequence.reservation.fail(error)
+            self._roster.end(sequence, Phase.CANCELLED, now)  # nobody waits for the ticket any more
 
     def _count(self, ended: LandingEnded) -> None:
         self.num_transfers += 1
@@ -181,3 +229,15 @@ class Admission:
         else:
             self.num_transfer_failures += 1
             log.warning("request %s: its KV did not land: %s", ended.ticket.request_id, ended.error)
+
+
+def _check_first(request: GenerateRequest, tokens: Sequence[GeneratedToken]) -> None:
+    """Raises `BadRequest` unless these are first tokens of different choices of the request that go on."""
+    choices = {one.choice for one in tokens}
+    if not choices or len(choices) < len(tokens) or max(choices) >= request.num_choices or min(choices) < 0:
+        raise BadRequest(
+            f"request {request.request_id} needs one first token for each of its {request.num_choices} choices that goes on; "
+            f"got them for {[one.choice for one in tokens]}"
+        )
+    if any(one.index or one.finish for one in tokens):
+        raise BadRequest(f"request {request.request_id}: a first token has index 0 and is not its answer's last")

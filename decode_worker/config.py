@@ -11,9 +11,9 @@ from protocol.errors import ConfigError
 class DecodeConfig:
     """Bounds of a decode worker.
 
-    `max_step_tokens` is the token budget of a step, decodes first; `max_sequences` the requests that hold blocks at a time;
-    `max_waiting` the queue of those that do not yet. `kv_wait_s` is how long a request whose first token is known waits for
-    its KV before it is computed here.
+    `max_step_tokens` is the token budget of a step, decodes first; `max_sequences` the answers that hold blocks at a time, so
+    that no request can ask for more; `max_waiting` the queue of those that do not yet. `kv_wait_s` is how long a request
+    whose first tokens are known waits for its KV before it is computed here.
     """
 
     max_step_tokens: int = 256

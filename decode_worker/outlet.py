@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.errors import KvferryError
-from protocol.request import GeneratedToken
+from protocol.request import GeneratedToken, PromptLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,19 @@ class Failure:
     error: KvferryError
 
 
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Log-probabilities of a request's prompt, which was read here."""
+
+    request_id: str
+    scores: PromptLogprobs
+
+
 @dataclass(slots=True)
 class OutletBatch:
-    """What one step has for one router."""
+    """What one step has for one router. A prompt's scores come before its first token, in the same batch or earlier."""
 
+    prompts: list[PromptScores] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
@@ -46,6 +55,10 @@ class Outlets:
     def add_token(self, router_id: str, token: GeneratedToken) -> None:
         """A token for a router's request."""
         self._pending.setdefault(router_id, OutletBatch()).tokens.append(token)
+
+    def add_prompt_logprobs(self, router_id: str, request_id: str, scores: PromptLogprobs) -> None:
+        """The scores of a router's prompt; once, before its first token is added."""
+        self._pending.setdefault(router_id, OutletBatch()).prompts.append(PromptScores(request_id, scores))
 
     def add_failure(self, router_id: str, request_id: str, error: KvferryError) -> None:
         """The end of a router's request by an error."""

@@ -1,15 +1,15 @@
-"""One request on a decode worker: its phase, its tokens, its blocks, and the landing that may still own them."""
+"""One answer on a decode worker, or all those to one prompt until its KV is here: phase, tokens, blocks, landing."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from engine.batch import SequenceSlice
+from engine.batch import Draw, PromptScoring, SequenceSlice
 from engine.block_pool import BlockTable
 from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
-from protocol.request import GenerateRequest
+from protocol.request import GenerateRequest, SamplingParams, TokenLogprobs
 from protocol.ticket import Ticket
 from scheduling.work import Work
 
@@ -29,23 +29,36 @@ class Reservation:
 
 @dataclass(slots=True)
 class DecodeSequence:
-    """Owns `table`, except between a granted ticket and the end of its landing (`landing_generation` is set meanwhile).
+    """Stands for all `choices` of its request, with how each is drawn, until it is forked; for one of them from then on.
 
-    `tokens` are the prompt and what has been generated; the KV of the first `num_cached` is in the cache.
+    `tokens` are the prompt and what has been generated; the KV of the first `num_cached` is in the cache. `tables` are the
+    blocks, a table for each choice: the prompt is written into the first, with which the others share its full blocks.
+    Between a granted ticket and the end of its landing (`landing_generation` is set meanwhile) the landing owns them.
+    `arrival` is the first of as many numbers as the request has choices. `first_tokens` are those of a prefill worker, by
+    choice, until the fork. `scores` are collected while the prompt is read here, if they are wanted and not sent yet.
     """
 
+    sequence_id: str
     request: GenerateRequest
     router_id: str
     arrival: int
     expires_at: float
     record: PhaseRecord
     tokens: list[int]
+    choices: dict[int, SamplingParams]
     reservation: Reservation | None = None
-    table: BlockTable | None = None
+    tables: list[BlockTable] = field(default_factory=list)
     num_cached: int = 0
     landing_generation: int | None = None
-    has_first_token: bool = False
+    first_tokens: dict[int, int] = field(default_factory=dict)
     kv_due_at: float | None = None
+    scores: list[TokenLogprobs] | None = None
+
+    @property
+    def choice(self) -> int:
+        """The answer that a forked sequence is."""
+        (choice,) = self.choices
+        return choice
 
     @property
     def num_generated(self) -> int:
@@ -55,42 +68,68 @@ class DecodeSequence:
     @property
     def wants_ticket(self) -> bool:
         """Whether its prompt's KV is to come from a prefill worker that waits for a ticket."""
-        return self.reservation is not None and not self.has_first_token
+        return self.reservation is not None and not self.first_tokens
 
     @property
     def has_blocks(self) -> bool:
         """Whether blocks are taken for it, its own or its landing's."""
-        return self.table is not None or self.landing_generation is not None
+        return bool(self.tables) or self.landing_generation is not None
 
     @property
     def work(self) -> Work:
         """What the scheduler sees."""
-        return Work(self.request.request_id, len(self.tokens), self.num_cached, self.arrival)
+        return Work(self.sequence_id, len(self.tokens), self.num_cached, self.arrival)
 
     def move(self, now: float, to: Phase) -> None:
         """Advances the phase. Raises `IllegalMove`."""
         self.record = self.record.advance(now, to)
 
     def held_table(self) -> BlockTable:
-        """The block table, which must be there."""
-        if self.table is None:
-            raise RuntimeError(f"request {self.request.request_id} has no blocks")
-        return self.table
+        """The block table that is written to, which must be there."""
+        if not self.tables:
+            raise RuntimeError(f"sequence {self.sequence_id} has no blocks")
+        return self.tables[0]
 
     def slice_of(self, num_tokens: int) -> SequenceSlice:
-        """The next `num_tokens` tokens without KV; if they are the last known ones, the next token is drawn."""
+        """The next `num_tokens` tokens without KV; if they are the last known ones, a token is drawn for each choice."""
         end = self.num_cached + num_tokens
         return SequenceSlice(
-            request_id=self.request.request_id,
+            request_id=self.sequence_id,
             token_ids=self.tokens[self.num_cached : end],
             start=self.num_cached,
             block_ids=self.held_table().block_ids,
-            sampling=self.request.sampling if end == len(self.tokens) else None,
+            draws=self._draws() if end == len(self.tokens) else (),
+            scoring=self._scoring(end),
         )
 
+    def drop_choice(self, choice: int) -> None:
+        """Stands for one answer less. Its blocks go at once, or when their landing has ended."""
+        del self.choices[choice]
+        self.first_tokens.pop(choice, None)
+        self.drop_spare_tables()
+
+    def drop_spare_tables(self) -> None:
+        """Gives back the tables of choices that are not wanted any more; the first goes last."""
+        while len(self.tables) > len(self.choices):
+            self.tables.pop().release()
+
     def drop_blocks(self) -> None:
-        """Gives the blocks back; all KV has to be computed again."""
-        if self.table is not None:
-            self.table.release()
-            self.table = None
+        """Gives the blocks back; all KV has to be computed again, and the prompt scored from its beginning."""
+        while self.tables:
+            self.tables.pop().release()
         self.num_cached = 0
+        if self.scores is not None:
+            self.scores = []
+
+    def _draws(self) -> tuple[Draw, ...]:
+        num_prompt = self.request.num_prompt_tokens - self.request.num_continued
+        forbidden = self.request.stop.forbidden(self.num_generated)
+        return tuple(
+            Draw(sampling, self.tokens, num_prompt, choice, forbidden) for choice, sampling in self.choices.items()
+        )
+
+    def _scoring(self, end: int) -> PromptScoring | None:
+        targets = self.request.prompt_token_ids[self.num_cached + 1 : end + 1]
+        if self.scores is None or self.request.num_prompt_logprobs is None or not targets:
+            return None  # a prompt's last token alone has nothing to be scored
+        return PromptScoring(targets, self.request.num_prompt_logprobs)

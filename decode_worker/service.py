@@ -22,6 +22,7 @@ from protocol.wire import (
     generation_from_wire,
     layout_from_wire,
     layout_to_wire,
+    scores_to_wire,
     ticket_to_wire,
     token_from_wire,
     token_to_wire,
@@ -82,8 +83,9 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
         )
 
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:
-        """Ends a request wherever it stands."""
-        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id))
+        """Ends a request, or one of its choices, wherever it stands."""
+        choice = request.choice if request.HasField("choice") else None
+        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id, choice))
         return pb.CancelReply(was_known=was_known)
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
@@ -129,10 +131,10 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
         return ticket_to_wire(ticket)
 
     async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeReply:
-        """Takes the first token; the others go to the router's stream."""
+        """Takes the first tokens of the choices that go on; the others go to the router's stream."""
         try:
-            first_token = token_from_wire(request.first_token)
-            await asyncio.wrap_future(self._worker.decode(request.request_id, request.generation, first_token))
+            first_tokens = [token_from_wire(token) for token in request.first_tokens]
+            await asyncio.wrap_future(self._worker.decode(request.request_id, request.generation, first_tokens))
         except KvferryError as error:
             await refuse(context, error)
         return pb.DecodeReply()
@@ -179,7 +181,8 @@ def _batch_to_wire(batch: OutletBatch) -> pb.TokenBatch:
         pb.RequestFailure(request_id=one.request_id, code=one.error.code, message=one.error.message)
         for one in batch.failures
     ]
-    return pb.TokenBatch(tokens=[token_to_wire(token) for token in batch.tokens], failures=failures)
+    prompts = [pb.PromptScores(request_id=one.request_id, scores=scores_to_wire(one.scores)) for one in batch.prompts]
+    return pb.TokenBatch(tokens=[token_to_wire(token) for token in batch.tokens], failures=failures, prompts=prompts)
 
 
 def _router_of(context: Context) -> str:

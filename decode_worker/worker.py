@@ -8,24 +8,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from decode_worker.admission import Admission
 from decode_worker.config import DecodeConfig
 from decode_worker.outlet import Outlets
+from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence, Reservation
-from engine.batch import StepBatch, StepResult
+from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
 from protocol.errors import (
     BadRequest,
-    Cancelled,
     DeadlineExceeded,
     KvferryError,
     OutOfBlocks,
     Overloaded,
-    StaleTicket,
     WorkerUnavailable,
 )
 from protocol.ids import WorkerId
@@ -60,8 +59,8 @@ class DecodeWorker:
         self.receiver = receiver
         self.config = config
         self.outlets = Outlets()
-        self.sequences: dict[str, DecodeSequence] = {}
-        self.admission = Admission(engine, self.pool, receiver, self.sequences, config)
+        self.roster = Roster(receiver, self.outlets)
+        self.admission = Admission(engine, self.pool, receiver, self.roster, config)
         self.num_steps = 0
         self.num_preemptions = 0
         self.num_local_prefill_tokens = 0
@@ -76,6 +75,11 @@ class DecodeWorker:
         """Rung when there is something to do."""
         return self._inbox.bell
 
+    @property
+    def sequences(self) -> dict[str, DecodeSequence]:
+        """What is here, by the ids of sequences: a request's own until it is forked."""
+        return self.roster.sequences
+
     def reserve(
         self, request: GenerateRequest, prefill_worker: WorkerId, router_id: str, deadline_s: float
     ) -> Future[Ticket]:
@@ -89,15 +93,20 @@ class DecodeWorker:
         """Queues a request whose prompt is read here; its tokens go to the router's outlet."""
         return self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, None))
 
-    def decode(self, request_id: str, generation: int, first_token: GeneratedToken) -> Future[None]:
-        """Tells the first token, which the client has already; the rest follows once the KV is here. Tokens from index 1 on
-        go to the router's outlet. Raises `StaleTicket` in the future when the ticket is not this request's.
+    def decode(self, request_id: str, generation: int, first_tokens: Sequence[GeneratedToken]) -> Future[None]:
+        """Tells the first tokens of the choices that go on, which the client has already; the rest follows once the KV is
+        here. Tokens from index 1 on go to the router's outlet. In the future: `StaleTicket` when the ticket is not this
+        request's, `BadRequest` for tokens that cannot be first ones.
         """
-        return self._inbox.submit(lambda: self._take_first_token(request_id, generation, first_token))
+        return self._inbox.submit(
+            lambda: self.admission.take_first_tokens(request_id, generation, first_tokens, self._clock())
+        )
 
-    def cancel(self, request_id: str) -> Future[bool]:
-        """Ends a request wherever it stands, without a word to its outlet; true if it was known."""
-        return self._inbox.submit(lambda: self._cancel(request_id))
+    def cancel(self, request_id: str, choice: int | None = None) -> Future[bool]:
+        """Ends a request, or one of its choices, wherever it stands, without a word to its outlet; true if it was known.
+        With its last choice a request ends.
+        """
+        return self._inbox.submit(lambda: self.roster.cancel(request_id, choice, self._clock()))
 
     def cancel_router(self, router_id: str) -> Future[None]:
         """Ends all requests of a router that is gone."""
@@ -133,7 +142,8 @@ class DecodeWorker:
         """Ends what is past its deadline, and gives up KV that is overdue: it is computed here instead."""
         for sequence in list(self.sequences.values()):
             if now > sequence.expires_at:
-                self._fail(sequence, DeadlineExceeded("the request was not finished before its deadline"), now)
+                late = DeadlineExceeded("the request was not finished before its deadline")
+                self.roster.fail(sequence.request.request_id, late, now)
             elif (
                 sequence.kv_due_at is not None and now > sequence.kv_due_at and sequence.landing_generation is not None
             ):
@@ -143,11 +153,11 @@ class DecodeWorker:
 
     def next_batch(self, now: float) -> StepBatch | None:
         """Decodes first, oldest first, each with a block for its next token; then local prefill chunks."""
-        decoding = [one for one in self._in_phase(Phase.DECODING) if self._has_room(one, now)]
+        decoding = [one for one in self.roster.in_phase(Phase.DECODING) if self._has_room(one, now)]
         decoding = [
             one for one in decoding if one.record.phase is Phase.DECODING
         ]  # room may have cost a younger one its own
-        prefilling = self._in_phase(Phase.PREFILLING)
+        prefilling = self.roster.in_phase(Phase.PREFILLING)
         grants = plan_step([one.work for one in decoding], [one.work for one in prefilling], self._limits)
         slices = tuple(self.sequences[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
@@ -160,31 +170,24 @@ class DecodeWorker:
         except Exception as error:
             log.exception("a decode step failed")
             failure = error if isinstance(error, KvferryError) else KvferryError(f"the decode step failed: {error}")
-            for part in batch.slices:
-                self._fail(self.sequences[part.request_id], failure, now)
+            for request_id in {self.sequences[part.request_id].request.request_id for part in batch.slices}:
+                self.roster.fail(request_id, failure, now)
             return None
 
     def settle(self, batch: StepBatch, result: StepResult | None, now: float) -> None:
         """Books what was computed, appends what was drawn, and ends what is finished."""
         if result is None:
             return
+        drawn = iter(result.tokens)
         for part in batch.slices:
             sequence = self.sequences[part.request_id]
             sequence.num_cached = part.end
             if sequence.record.phase is Phase.PREFILLING:
                 self.num_local_prefill_tokens += part.num_tokens
-                if part.sampling is not None:
-                    sequence.move(now, Phase.DECODING)
-        for token in result.tokens:
-            sequence = self.sequences[token.request_id]
-            sequence.tokens.append(token.token_id)
-            finish = sequence.request.stop.verdict(token.token_id, sequence.num_generated)
-            index = sequence.num_generated - 1
-            self.outlets.add_token(
-                sequence.router_id, GeneratedToken(token.request_id, index, token.token_id, token.logprobs, finish)
-            )
-            if finish is not None:
-                self._end(sequence, Phase.FINISHED, now)
+            if sequence.scores is not None:
+                sequence.scores.extend(result.prompt_logprobs.get(part.request_id, ()))
+            for one in self._drawn_for(sequence, part, now):
+                self._append(one, next(drawn), now)
 
     def check_idle(self) -> None:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
@@ -195,9 +198,25 @@ class DecodeWorker:
         if self.pool.num_free != self.pool.num_blocks or self.receiver.slots.num_free != self.receiver.slots.num_slots:
             raise RuntimeError(f"{self.pool.num_free} blocks and {self.receiver.slots.num_free} slots are free")
 
-    def _in_phase(self, phase: Phase) -> list[DecodeSequence]:
-        found = [one for one in self.sequences.values() if one.record.phase is phase]
-        return sorted(found, key=lambda one: one.arrival)
+    def _drawn_for(self, sequence: DecodeSequence, part: SequenceSlice, now: float) -> list[DecodeSequence]:
+        """The sequences that get a token each, in the order of the draws: all choices of a prompt that is through."""
+        if not part.draws:
+            return []
+        if sequence.scores is not None:
+            scores, sequence.scores = tuple(sequence.scores), None
+            self.outlets.add_prompt_logprobs(sequence.router_id, sequence.request.request_id, scores)
+        if sequence.record.phase is Phase.PREFILLING:
+            sequence.move(now, Phase.DECODING)
+        return self.admission.fork(sequence)
+
+    def _append(self, sequence: DecodeSequence, drawn: SampledToken, now: float) -> None:
+        sequence.tokens.append(drawn.token_id)
+        request, index = sequence.request, sequence.num_generated - 1
+        finish = request.stop.verdict(drawn.token_id, sequence.num_generated)
+        token = GeneratedToken(request.request_id, index, drawn.token_id, drawn.logprobs, finish, sequence.choice)
+        self.outlets.add_token(sequence.router_id, token)
+        if finish is not None:
+            self.roster.end(sequence, Phase.FINISHED, now)
 
     def _has_room(self, sequence: DecodeSequence, now: float) -> bool:
         """Makes sure of a block for the next token, at the cost of the youngest; false if that is the sequence itself."""
@@ -206,7 +225,7 @@ class DecodeWorker:
                 sequence.held_table().ensure(sequence.num_cached + 1)
                 return True
             except OutOfBlocks:
-                holders = [*self._in_phase(Phase.DECODING), *self._in_phase(Phase.PREFILLING)]
+                holders = [*self.roster.in_phase(Phase.DECODING), *self.roster.in_phase(Phase.PREFILLING)]
                 victim = choose_victim([one.work for one in holders])
                 self._preempt(self.sequences[victim.request_id] if victim else sequence, now)
         return False
@@ -219,63 +238,32 @@ class DecodeWorker:
     def _enqueue(
         self, request: GenerateRequest, router_id: str, deadline_s: float, reservation: Reservation | None
     ) -> None:
-        if request.request_id in self.sequences:
+        if self.roster.of_request(request.request_id):
             raise BadRequest(f"request {request.request_id} is already here")
         if self.admission.num_waiting >= self.config.max_waiting:
             raise Overloaded(f"{self.admission.num_waiting} requests are waiting on {self.identity}")
         self.admission.check(request)
         now = self._clock()
-        self._num_arrived += 1
+        is_scored_here = reservation is None and request.num_prompt_logprobs is not None
         self.sequences[request.request_id] = DecodeSequence(
+            sequence_id=request.request_id,
             request=request,
             router_id=router_id,
-            arrival=self._num_arrived,
+            arrival=self._num_arrived + 1,
             expires_at=now + deadline_s,
             record=PhaseRecord(Phase.WAITING, now),
             tokens=list(request.prompt_token_ids),
+            choices={choice: request.sampling_of(choice) for choice in range(request.num_choices)},
             reservation=reservation,
+            scores=[] if is_scored_here else None,
         )
-
-    def _take_first_token(self, request_id: str, generation: int, first_token: GeneratedToken) -> None:
-        sequence = self.sequences.get(request_id)
-        if sequence is None or sequence.record.phase is not Phase.LANDING or sequence.has_first_token:
-            raise StaleTicket(f"request {request_id} does not wait for a first token on {self.identity}")
-        if not self.admission.is_ticket_of(sequence, generation):
-            raise StaleTicket(f"ticket {generation} is not the one of request {request_id}")
-        self.engine.check_tokens([first_token.token_id])
-        sequence.tokens.append(first_token.token_id)
-        sequence.has_first_token = True
-        now = self._clock()
-        sequence.kv_due_at = now + self.config.kv_wait_s
-        self.admission.join_if_ready(sequence, now)
-
-    def _cancel(self, request_id: str) -> bool:
-        sequence = self.sequences.get(request_id)
-        if sequence is None:
-            return False
-        self._end(sequence, Phase.CANCELLED, self._clock(), Cancelled("the request was cancelled"))
-        return True
+        self._num_arrived += request.num_choices
 
     def _cancel_router(self, router_id: str) -> None:
         # Not `Cancelled`: no client asked for it, and a router that is still there may start again.
         error = WorkerUnavailable(f"the token stream from {self.identity} to router {router_id} has ended")
-        for sequence in [one for one in self.sequences.values() if one.router_id == router_id]:
-            self._end(sequence, Phase.CANCELLED, self._clock(), error)
-
-    def _fail(self, sequence: DecodeSequence, error: KvferryError, now: float) -> None:
-        self.outlets.add_failure(sequence.router_id, sequence.request.request_id, error)
-        self._end(sequence, Phase.FAILED, now, error)
-
-    def _end(self, sequence: DecodeSequence, phase: Phase, now: float, error: KvferryError | None = None) -> None:
-        """Takes a request out. Its blocks go at once, or when its landing has let go of them."""
-        sequence.move(now, phase)
-        del self.sequences[sequence.request.request_id]
-        if sequence.reservation is not None and error is not None:
-            sequence.reservation.fail(error)
-        if sequence.landing_generation is not None:
-            self.receiver.revoke(sequence.landing_generation)
-        else:
-            sequence.drop_blocks()
+        for sequence in self.roster.of_router(router_id):
+            self.roster.end(sequence, Phase.CANCELLED, self._clock(), error)
 
 
 def _fail_with(reservation: Reservation, arrived: Future[None]) -> None:

@@ -1,0 +1,64 @@
+"""Who is on a decode worker, and how they leave: finished, failed, cancelled whole or one choice at a time.
+
+A request's sequences are found by its id, forked or not. Blocks go at once, or with the landing that still owns them.
+"""
+
+from __future__ import annotations
+
+from decode_worker.outlet import Outlets
+from decode_worker.sequence import DecodeSequence
+from protocol.errors import Cancelled, KvferryError
+from protocol.phase import Phase
+from transfer.landing import Receiver
+
+
+class Roster:
+    """The sequences, by their ids; what ends with an error is told to its router through `outlets`."""
+
+    def __init__(self, receiver: Receiver, outlets: Outlets) -> None:
+        self.sequences: dict[str, DecodeSequence] = {}
+        self._receiver = receiver
+        self._outlets = outlets
+
+    def of_request(self, request_id: str) -> list[DecodeSequence]:
+        """The sequences of a request, none if it is not here."""
+        return [one for one in self.sequences.values() if one.request.request_id == request_id]
+
+    def of_router(self, router_id: str) -> list[DecodeSequence]:
+        """The sequences of all requests of a router."""
+        return [one for one in self.sequences.values() if one.router_id == router_id]
+
+    def in_phase(self, phase: Phase) -> list[DecodeSequence]:
+        """The sequences in a phase, oldest first."""
+        found = [one for one in self.sequences.values() if one.record.phase is phase]
+        return sorted(found, key=lambda one: one.arrival)
+
+    def cancel(self, request_id: str, choice: int | None, now: float) -> bool:
+        """Ends a request, or one of its choices, without a word to its outlet; true if it was here."""
+        error = Cancelled("the request was cancelled")
+        known = [one for one in self.of_request(request_id) if choice is None or choice in one.choices]
+        for sequence in known:
+            if choice is not None and len(sequence.choices) > 1:
+                sequence.drop_choice(choice)
+            else:
+                self.end(sequence, Phase.CANCELLED, now, error)
+        return bool(known)
+
+    def fail(self, request_id: str, error: KvferryError, now: float) -> None:
+        """Ends all choices of a request by an error, of which its router is told once."""
+        sequences = self.of_request(request_id)
+        if sequences:
+            self._outlets.add_failure(sequences[0].router_id, request_id, error)
+        for sequence in sequences:
+            self.end(sequence, Phase.FAILED, now, error)
+
+    def end(self, sequence: DecodeSequence, phase: Phase, now: float, error: KvferryError | None = None) -> None:
+        """Takes a sequence out. Its blocks go at once, or when its landing has let go of them."""
+        sequence.move(now, phase)
+        del self.sequences[sequence.sequence_id]
+        if sequence.reservation is not None and error is not None:
+            sequence.reservation.fail(error)
+        if sequence.landing_generation is not None:
+            self._receiver.revoke(sequence.landing_generation)
+        else:
+            sequence.drop_blocks()
