@@ -1,38 +1,48 @@
-"""One prompt on a prefill worker: its phase, its blocks, its ticket and who waits for its first token."""
+"""One prompt on a prefill worker: its phase, its blocks, its ticket, its choices and who waits for their first tokens."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from engine.batch import SequenceSlice
+from engine.batch import Draw, PromptScoring, SequenceSlice
 from engine.block_pool import BlockTable
 from protocol.phase import Phase, PhaseRecord
-from protocol.request import GeneratedToken, GenerateRequest
+from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
 from protocol.ticket import Ticket
 from scheduling.work import Work
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillAnswer:
-    """The first token, and how many prompt tokens came from this worker's prefix cache."""
+    """What a prompt that was read leads to.
 
-    first_token: GeneratedToken
+    `first_tokens` has one for each choice, in their order, without choices that were cancelled meanwhile; `num_cached_tokens`
+    of the prompt came from this worker's prefix cache; `prompt_logprobs` are there when the request asked for them.
+    """
+
+    first_tokens: tuple[GeneratedToken, ...]
     num_cached_tokens: int
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(slots=True)
 class PrefillSequence:
-    """Owns `table` from admission until the last chunk has been taken or given up."""
+    """Owns `table` from admission until the last chunk has been taken or given up.
+
+    `choices` are the answers that are still wanted; once the first tokens are drawn, those that go on.
+    """
 
     request: GenerateRequest
     ticket: Ticket | None
     arrival: int
     expires_at: float
     record: PhaseRecord
+    choices: list[int]
     answer: Future[PrefillAnswer] = field(default_factory=Future)
     table: BlockTable | None = None
     num_cached: int = 0
+    scores: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def work(self) -> Work:
@@ -44,15 +54,43 @@ class PrefillSequence:
         self.record = self.record.advance(now, to)
 
     def slice_of(self, num_tokens: int) -> SequenceSlice:
-        """The next `num_tokens` prompt tokens; the prompt's last chunk also draws the first token of the answer."""
+        """The next `num_tokens` prompt tokens; the prompt's last chunk also draws the first token of each choice."""
         if self.table is None:
             raise RuntimeError(f"request {self.request.request_id} has no blocks")
         end = self.num_cached + num_tokens
-        is_last = end == self.request.num_prompt_tokens
         return SequenceSlice(
             request_id=self.request.request_id,
             token_ids=self.request.prompt_token_ids[self.num_cached : end],
             start=self.num_cached,
             block_ids=self.table.block_ids,
-            sampling=self.request.sampling if is_last else None,
+            draws=self._draws() if end == self.request.num_prompt_tokens else (),
+            scoring=self._scoring(end),
         )
+
+    def first_token(self, choice: int, token_id: int, logprobs: TokenLogprobs | None) -> GeneratedToken:
+        """The first token of a choice, with its verdict."""
+        finish = self.request.stop.verdict(token_id, num_generated=1)
+        return GeneratedToken(self.request.request_id, 0, token_id, logprobs, finish, choice)
+
+    def prompt_logprobs(self) -> PromptLogprobs | None:
+        """What was collected, if it was asked for."""
+        return tuple(self.scores) if self.request.num_prompt_logprobs is not None else None
+
+    def _draws(self) -> tuple[Draw, ...]:
+        request = self.request
+        return tuple(
+            Draw(
+                sampling=request.sampling_of(choice),
+                tokens=request.prompt_token_ids,
+                num_prompt=request.num_prompt_tokens - request.num_continued,
+                choice=choice,
+                forbidden=request.stop.forbidden(num_generated=0),
+            )
+            for choice in self.choices
+        )
+
+    def _scoring(self, end: int) -> PromptScoring | None:
+        targets = self.request.prompt_token_ids[self.num_cached + 1 : end + 1]
+        if self.request.num_prompt_logprobs is None or not targets:
+            return None  # a prompt's last token alone has nothing to be scored
+        return PromptScoring(targets, self.request.num_prompt_logprobs)

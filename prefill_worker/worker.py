@@ -1,4 +1,4 @@
-"""The prefill worker: admits prompts, runs them chunk by chunk, answers with the first token, ships the KV meanwhile.
+"""The prefill worker: admits prompts, runs them chunk by chunk, answers with the first tokens, ships the KV meanwhile.
 
 One thread calls `tick`; `submit` and `cancel` may be called from any other.
 """
@@ -16,6 +16,7 @@ from engine.batch import SampledToken, StepBatch, StepResult
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
 from prefill_worker.config import PrefillConfig
+from prefill_worker.link_tests import LinkTests, TicketKey, key_of
 from prefill_worker.sequence import PrefillAnswer, PrefillSequence
 from protocol.errors import (
     BadRequest,
@@ -28,7 +29,7 @@ from protocol.errors import (
 )
 from protocol.ids import WorkerId, wire_id
 from protocol.phase import Phase, PhaseRecord
-from protocol.request import FinishReason, GeneratedToken, GenerateRequest
+from protocol.request import GenerateRequest
 from protocol.ticket import Ticket
 from scheduling.admission import has_headroom
 from scheduling.budget import StepLimits, plan_step
@@ -64,8 +65,8 @@ class PrefillWorker:
         self._num_arrived = 0
         self._waiting: dict[str, PrefillSequence] = {}
         self._running: dict[str, PrefillSequence] = {}
-        self._shipping: dict[tuple[str, int], PrefillSequence] = {}
-        self._link_tests: dict[tuple[str, int], Future[None]] = {}
+        self._shipping: dict[TicketKey, PrefillSequence] = {}
+        self._link_tests = LinkTests(sender, engine.layout, engine.num_blocks)
         sender.on_ended = self.bell.set
 
     @property
@@ -91,15 +92,17 @@ class PrefillWorker:
         return sum(one.work.num_uncached for one in sequences)
 
     def submit(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> Future[PrefillAnswer]:
-        """Queues a prompt; without a ticket nothing is shipped. The future holds the first token or the error."""
+        """Queues a prompt; without a ticket nothing is shipped. The future holds the first tokens or the error."""
         answer: Future[PrefillAnswer] = Future()
         arrived = self._inbox.submit(lambda: self._enqueue(request, ticket, deadline_s, answer))
         arrived.add_done_callback(lambda done: _fail_with(answer, done))
         return answer
 
-    def cancel(self, request_id: str) -> Future[bool]:
-        """Ends a request wherever it stands; true if it was known. Its blocks are free once its transfer is quiet."""
-        return self._inbox.submit(lambda: self._cancel(request_id))
+    def cancel(self, request_id: str, choice: int | None = None) -> Future[bool]:
+        """Ends a request, or one of its choices, wherever it stands; true if it was known. With its last choice a request
+        ends. Its blocks are free once its transfer is quiet.
+        """
+        return self._inbox.submit(lambda: self._cancel(request_id, choice))
 
     def test_link(self, ticket: Ticket) -> Future[None]:
         """Ships what happens to be in the cache under a link test's ticket; done when the last chunk has been taken."""
@@ -154,23 +157,26 @@ class PrefillWorker:
         """Offers what was computed to the sender and answers the prompts that are through."""
         if result is None:
             return
+        drawn = iter(result.tokens)
         for part in batch.slices:
             sequence = self._running[part.request_id]
             sequence.num_cached = part.end
+            sequence.scores.extend(result.prompt_logprobs.get(part.request_id, ()))
             self.num_prefilled_tokens += part.num_tokens
             if sequence.ticket is not None:
                 self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids))
-        for token in result.tokens:
-            self._answer(self._running.pop(token.request_id), token, now)
+            if part.draws:
+                del self._running[part.request_id]
+                self._answer(sequence, [next(drawn) for _ in part.draws], now)
 
     def settle_shipments(self, now: float) -> None:
         """Frees the blocks of prompts whose transfer has ended."""
         for ended in self.sender.take_ended():
-            key = _key(ended.ticket)
-            if (link_test := self._link_tests.pop(key, None)) is not None:
-                _resolve(link_test, ended.error)
+            if self._link_tests.settle(ended):
                 continue
-            sequence = self._shipping.pop(key)  # `_check` has seen to it that no ticket is taken on twice
+            sequence = self._shipping.pop(
+                key_of(ended.ticket)
+            )  # `_check` has seen to it that no ticket is taken on twice
             self.num_transfers += 1
             self.num_transfer_bytes += ended.num_bytes
             if ended.error is not None:
@@ -199,20 +205,23 @@ class PrefillWorker:
         self._check(request, ticket)
         self._num_arrived += 1
         sequence = PrefillSequence(
-            request, ticket, self._num_arrived, now + deadline_s, PhaseRecord(Phase.WAITING, now), answer
+            request=request,
+            ticket=ticket,
+            arrival=self._num_arrived,
+            expires_at=now + deadline_s,
+            record=PhaseRecord(Phase.WAITING, now),
+            choices=list(range(request.num_choices)),
+            answer=answer,
         )
         self._waiting[request.request_id] = sequence
         if ticket is not None:
             # Kept alive from here on, however long the queue is.
-            self._shipping[_key(ticket)] = sequence
+            self._shipping[key_of(ticket)] = sequence
             self.sender.open(ticket, now)
 
     def _start_link_test(self, ticket: Ticket, done: Future[None]) -> None:
         self._check_ticket(ticket)
-        num_blocks = self.engine.layout.num_blocks_for(ticket.num_tokens)
-        self._link_tests[_key(ticket)] = done
-        self.sender.open(ticket, self._clock())
-        self.sender.computed(ticket, ticket.num_tokens, [index % self.pool.num_blocks for index in range(num_blocks)])
+        self._link_tests.start(ticket, done, self._clock())
 
     def _check(self, request: GenerateRequest, ticket: Ticket | None) -> None:
         if len(self._waiting) >= self.config.max_waiting:
@@ -220,6 +229,7 @@ class PrefillWorker:
         if any(one.request.request_id == request.request_id and not one.record.is_terminal for one in self._known()):
             raise BadRequest(f"request {request.request_id} is already here")
         self.engine.check_tokens(request.prompt_token_ids)
+        self.engine.check_sampling(request.sampling)
         if request.num_prompt_tokens > self.engine.max_tokens_per_sequence:
             limit = self.engine.max_tokens_per_sequence
             raise PromptTooLong(f"the prompt has {request.num_prompt_tokens} tokens, {self.identity} holds {limit}")
@@ -232,31 +242,37 @@ class PrefillWorker:
         wire_id(ticket.request_id)
         if ticket.prefill_worker != self.identity:
             raise StaleTicket(f"the ticket is for {ticket.prefill_worker}, this is {self.identity}")
-        if _key(ticket) in self._shipping or _key(ticket) in self._link_tests:
+        if key_of(ticket) in self._shipping or ticket in self._link_tests:
             raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is in use")
 
     def _known(self) -> list[PrefillSequence]:
         return [*self._waiting.values(), *self._running.values(), *self._shipping.values()]
 
-    def _answer(self, sequence: PrefillSequence, token: SampledToken, now: float) -> None:
-        request = sequence.request
-        finish: FinishReason | None = request.stop.verdict(token.token_id, 1)
-        first = GeneratedToken(request.request_id, 0, token.token_id, token.logprobs, finish)
+    def _answer(self, sequence: PrefillSequence, tokens: list[SampledToken], now: float) -> None:
+        first_tokens = tuple(sequence.first_token(one.choice, one.token_id, one.logprobs) for one in tokens)
+        sequence.choices = [one.choice for one in first_tokens if one.finish is None]
         if sequence.ticket is None:
             sequence.move(now, Phase.FINISHED)
             self._release(sequence)
         else:
             sequence.move(now, Phase.SHIPPING)
-            if finish is not None:
-                self.sender.abort(sequence.ticket, Cancelled("the answer ended with its first token"))
+            if not sequence.choices:
+                self.sender.abort(sequence.ticket, Cancelled("every answer ended with its first token"))
         if sequence.answer.set_running_or_notify_cancel():
-            sequence.answer.set_result(PrefillAnswer(first, num_cached_tokens=0))
+            answer = PrefillAnswer(first_tokens, num_cached_tokens=0, prompt_logprobs=sequence.prompt_logprobs())
+            sequence.answer.set_result(answer)
 
-    def _cancel(self, request_id: str) -> bool:
+    def _cancel(self, request_id: str, choice: int | None) -> bool:
         known = [one for one in self._known() if one.request.request_id == request_id and not one.record.is_terminal]
         if not known:
             return False
         sequence = known[0]
+        if choice is not None:
+            if choice not in sequence.choices:
+                return False
+            sequence.choices.remove(choice)
+            if sequence.choices:
+                return True
         self._end(sequence, Cancelled("the request was cancelled"), Phase.CANCELLED)
         return True
 
@@ -278,20 +294,7 @@ class PrefillWorker:
             sequence.table = None
 
 
-def _key(ticket: Ticket) -> tuple[str, int]:
-    return str(ticket.decode_worker), ticket.generation
-
-
 def _fail_with(answer: Future[Any], done: Future[None]) -> None:
     error = done.exception()
     if error is not None and answer.set_running_or_notify_cancel():
         answer.set_exception(error)
-
-
-def _resolve(future: Future[None], error: KvferryError | None) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
