@@ -146,6 +146,11 @@ class GenerateRequest:
         """Most positions that one answer to this request can ever occupy."""
         return self.num_prompt_tokens + self.stop.max_tokens
 
+    @property
+    def max_held_tokens(self) -> int:
+        """Most positions that all answers together can occupy, the prompt being shared."""
+        return self.num_prompt_tokens + self.num_choices * self.stop.max_tokens
+
     def sampling_of(self, choice: int) -> SamplingParams:
         """How answer `choice` is drawn: the first by the seed itself, the others by those that follow it."""
         if choice == 0:

@@ -3,32 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from protocol.errors import KvferryError
 from protocol.ids import WorkerId
-from protocol.request import GeneratedToken, GenerateRequest
+from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillOutcome:
+    """What a prefill worker answers: the first token of each choice, the prompt tokens that came from its prefix cache, and
+    the prompt's log-probabilities when they were asked for.
+    """
+
+    first_tokens: tuple[GeneratedToken, ...]
+    num_cached_tokens: int
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """The log-probabilities of a prompt that a decode worker read itself; they come before its first token."""
+
+    scores: PromptLogprobs
+
+
+InboxItem = GeneratedToken | PromptScored
+
+
 class TokenInbox:
-    """The tokens of one request on one decode worker, as they come; bounded by the request's own `max_tokens`."""
+    """What comes for one request from one decode worker; bounded by the request's own `max_tokens`. Has one reader."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[GeneratedToken | KvferryError] = asyncio.Queue()
+        self._items: deque[InboxItem | KvferryError] = deque()
+        self._arrival = asyncio.Event()
 
-    def put(self, item: GeneratedToken | KvferryError) -> None:
-        """Adds a token, or the error that ends the request."""
-        self._queue.put_nowait(item)
+    def put(self, item: InboxItem | KvferryError) -> None:
+        """Adds a token, the prompt's log-probabilities, or the error that ends the request."""
+        self._items.append(item)
+        self._arrival.set()
 
-    async def next(self) -> GeneratedToken:
-        """The next token. Raises the error that the worker ended the request with."""
-        item = await self._queue.get()
+    def take(self) -> InboxItem | None:
+        """The next item if it is here already. Raises the error that the worker ended the request with."""
+        if not self._items:
+            return None
+        item = self._items.popleft()
         if isinstance(item, KvferryError):
             raise item
         return item
+
+    def wake(self) -> None:
+        """Makes the reader look again, though nothing came."""
+        self._arrival.set()
+
+    async def arrival(self) -> None:
+        """Returns when something has come since the last time, or the reader was woken."""
+        await self._arrival.wait()
+        self._arrival.clear()
 
 
 class WorkerClient(Protocol):
@@ -44,8 +81,8 @@ class WorkerClient(Protocol):
         """Queue, blocks, slots and transfers."""
         ...
 
-    async def cancel(self, request_id: str) -> None:
-        """Ends a request; unknown ones are ignored."""
+    async def cancel(self, request_id: str, choice: int | None = None) -> None:
+        """Ends a request, or one of its choices; unknown ones are ignored."""
         ...
 
     async def forget(self, worker: WorkerId) -> None:
@@ -68,10 +105,8 @@ class PrefillClient(WorkerClient, Protocol):
         """Makes it shake hands with a decode worker and test the link."""
         ...
 
-    async def prefill(
-        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float
-    ) -> tuple[GeneratedToken, int]:
-        """The first token, and the prompt tokens that came from its prefix cache."""
+    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
+        """Has the prompt read, and its KV shipped when there is a ticket."""
         ...
 
 
@@ -90,8 +125,8 @@ class DecodeClient(WorkerClient, Protocol):
         """Blocks and landing slots for the prompt's KV, once there are any."""
         ...
 
-    async def decode(self, ticket: Ticket, first_token: GeneratedToken) -> None:
-        """Starts decoding after `first_token`."""
+    async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
+        """Starts decoding after the first tokens of the choices that go on, at least one."""
         ...
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:

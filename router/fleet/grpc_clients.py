@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import grpc
 
@@ -18,13 +19,14 @@ from protocol.rpc_errors import from_rpc
 from protocol.ticket import Ticket
 from protocol.wire import (
     generation_to_wire,
+    scores_from_wire,
     ticket_from_wire,
     ticket_to_wire,
     token_from_wire,
     token_to_wire,
     worker_id_to_wire,
 )
-from router.fleet.clients import TokenInbox
+from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +63,11 @@ class GrpcWorkerClient:
             raise self._silence(error) from error
         return reply
 
-    async def cancel(self, request_id: str) -> None:
-        """Ends a request; unknown ones are ignored."""
+    async def cancel(self, request_id: str, choice: int | None = None) -> None:
+        """Ends a request, or one of its choices; unknown ones are ignored."""
         try:
-            await self._worker_stub.Cancel(pb.CancelRequest(request_id=request_id), timeout=CALL_TIMEOUT_S)
+            message = pb.CancelRequest(request_id=request_id, choice=choice)
+            await self._worker_stub.Cancel(message, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             raise self._silence(error) from error
 
@@ -118,10 +121,8 @@ class GrpcPrefillClient(GrpcWorkerClient):
             raise self._silence(error) from error
         return reply
 
-    async def prefill(
-        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float
-    ) -> tuple[GeneratedToken, int]:
-        """The first token, and the prompt tokens that came from its prefix cache."""
+    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
+        """Has the prompt read, and its KV shipped when there is a ticket."""
         message = pb.PrefillRequest(
             generation=generation_to_wire(request, deadline_s),
             ticket=ticket_to_wire(ticket) if ticket is not None else None,
@@ -130,7 +131,8 @@ class GrpcPrefillClient(GrpcWorkerClient):
             reply = await self._stub.Prefill(message, timeout=deadline_s)
         except grpc.RpcError as error:
             raise self._error(error) from error
-        return token_from_wire(reply.first_token), reply.num_cached_tokens
+        scores = scores_from_wire(reply.prompt_scores) if request.num_prompt_logprobs is not None else None
+        return PrefillOutcome(tuple(map(token_from_wire, reply.first_tokens)), reply.num_cached_tokens, scores)
 
 
 class GrpcDecodeClient(GrpcWorkerClient):
@@ -163,10 +165,12 @@ class GrpcDecodeClient(GrpcWorkerClient):
         except grpc.RpcError as error:
             raise self._error(error) from error
 
-    async def decode(self, ticket: Ticket, first_token: GeneratedToken) -> None:
-        """Starts decoding after `first_token`."""
+    async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
+        """Starts decoding after the first tokens of the choices that go on, at least one."""
         message = pb.DecodeRequest(
-            request_id=ticket.request_id, generation=ticket.generation, first_token=token_to_wire(first_token)
+            request_id=ticket.request_id,
+            generation=ticket.generation,
+            first_tokens=map(token_to_wire, first_tokens),
         )
         try:
             await self._stub.Decode(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
@@ -218,6 +222,10 @@ class GrpcDecodeClient(GrpcWorkerClient):
             self._fail_all(failure)
 
     def _deliver(self, batch: pb.TokenBatch) -> None:
+        for prompt in batch.prompts:
+            inbox = self._inboxes.get(prompt.request_id)
+            if inbox is not None:
+                inbox.put(PromptScored(scores_from_wire(prompt.scores)))
         for message in batch.tokens:
             inbox = self._inboxes.get(message.request_id)
             if inbox is not None:

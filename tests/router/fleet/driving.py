@@ -13,6 +13,7 @@ from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.generation import GenerationStart
 from tests.router.fleet.loopback import Node
 from tests.support.duo import greedy
+from tests.support.inboxes import next_token
 from tests.support.oracle import prompt_of
 from tests.support.polling import poll_until
 from transfer.local import LocalFabric
@@ -94,7 +95,7 @@ def with_fleet(nodes: list[Node], work: Callable[[Fleet, Dispatcher], Awaitable[
 async def drain(inbox: TokenInbox) -> None:
     """Reads until there is an error."""
     while True:
-        await inbox.next()
+        await next_token(inbox)
 
 
 async def answer(dispatcher: Dispatcher, num_tokens: int = NUM_TOKENS) -> list[int]:

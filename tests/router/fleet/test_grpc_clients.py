@@ -31,6 +31,7 @@ from tests.router.fleet.driving import (
 )
 from tests.router.fleet.loopback import SLOT_BYTES, Node
 from tests.support.duo import greedy
+from tests.support.inboxes import next_token
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -49,11 +50,11 @@ def test_a_request_call_by_call(prefill: Node, decode: Node, expected: list[int]
         inbox = d.open(asked.request_id)
         ticket = await d.reserve(asked, prefill.identity, DEADLINE_S)
         assert ticket.num_tokens == len(PROMPT)
-        first, num_cached = await p.prefill(asked, ticket, DEADLINE_S)
-        assert num_cached == 0
-        await d.decode(ticket, first)
-        tokens = [first.token_id]
-        while (token := await inbox.next()).finish is None:
+        outcome = await p.prefill(asked, ticket, DEADLINE_S)
+        assert outcome.num_cached_tokens == 0
+        await d.decode(ticket, outcome.first_tokens)
+        tokens = [outcome.first_tokens[0].token_id]
+        while (token := await next_token(inbox)).finish is None:
             tokens.append(token.token_id)
         status = await d.status()
         assert status.num_remote_prefill_tokens >= len(PROMPT)
@@ -72,7 +73,7 @@ def test_generate_and_cancel(prefill: Node, decode: Node, expected: list[int]) -
         asked = greedy(PROMPT, 400)
         inbox = d.open(asked.request_id)
         await d.generate(asked, DEADLINE_S)
-        tokens = [(await inbox.next()).token_id for _ in range(NUM_TOKENS)]
+        tokens = [(await next_token(inbox)).token_id for _ in range(NUM_TOKENS)]
         await d.cancel(asked.request_id)
         await d.cancel(asked.request_id)
         await p.cancel(asked.request_id)
@@ -156,15 +157,15 @@ def test_a_router_that_goes_away_is_cleaned_up(prefill: Node, decode: Node) -> N
         other = GrpcDecodeClient(decode.target, "router-2")
         inbox = other.open(goes.request_id)
         await other.generate(goes, DEADLINE_S)
-        await inbox.next()
+        await next_token(inbox)
         await other.reserve(greedy(PROMPT), prefill.identity, DEADLINE_S)
         mine = d.open(stays.request_id)
         await d.generate(stays, DEADLINE_S)
         await other.close()
         while goes.request_id in decode.decode.sequences:
-            await mine.next()
+            await next_token(mine)
         for _ in range(3):
-            await mine.next()
+            await next_token(mine)
 
     with_clients(prefill, decode, work)
     check_idle(prefill, decode)
@@ -178,13 +179,13 @@ def test_stopping_d_fails_who_waits(prefill: Node, decode: Node, cluster: Cluste
         asked = greedy(PROMPT, 400)
         inbox = d.open(asked.request_id)
         await d.generate(asked, DEADLINE_S)
-        await inbox.next()
+        await next_token(inbox)
         slots = decode.decode.receiver.slots
         poll_until(lambda: slots.num_free == slots.num_slots)
         slots.lend(10**6, slots.num_slots)
         waiting = asyncio.ensure_future(d.reserve(greedy(PROMPT), prefill.identity, DEADLINE_S))
         while len(decode.decode.sequences) < 2:
-            await inbox.next()
+            await next_token(inbox)
         await asyncio.to_thread(cluster.stop, decode)
         with pytest.raises(WorkerUnavailable):
             await drain(inbox)

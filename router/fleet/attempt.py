@@ -1,0 +1,194 @@
+"""One try of a request: reserve on D, prefill on P, first tokens to the client at once, the others from D."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from protocol.errors import (
+    Blame,
+    DeadlineExceeded,
+    KvferryError,
+    NotConnected,
+    PromptTooLong,
+    WorkerUnavailable,
+)
+from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
+from protocol.ticket import Ticket
+from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.fleet import Fleet
+from router.fleet.member import Member
+from router.generation import GenerationEvent, GenerationStart
+
+log = logging.getLogger(__name__)
+
+CANCEL_TIMEOUT_S = 5.0
+
+
+class Attempt:
+    """One try of a request on one decode worker. `blamed` names the workers that failed it; once `is_settled` none of the
+    workers holds anything of it.
+    """
+
+    def __init__(self, fleet: Fleet, request: GenerateRequest, deadline: float, excluded: frozenset[str]) -> None:
+        self.request = request
+        self.blamed: set[str] = set()
+        self.is_settled = False
+        self._fleet = fleet
+        self._deadline = deadline
+        self._excluded = excluded
+        self._open_choices = set(range(request.num_choices))
+        self._abandoned: set[int] = set()
+        self._is_decode_at_fault = False
+        self._prefill: Member[PrefillClient] | None = None
+        self._decode: Member[DecodeClient] | None = None
+        self._inbox: TokenInbox | None = None
+
+    async def run(self) -> AsyncGenerator[GenerationEvent, None]:
+        """The events of this try, with indices of its own."""
+        pair = self._fleet.choose(self.request.num_prompt_tokens, self._excluded)
+        decode = self._decode = self._fleet.decodes[pair.decode]
+        inbox = self._inbox = decode.client.open(self.request.request_id)
+        decode.num_active += 1
+        decode.num_held_tokens += self.request.max_held_tokens
+        try:
+            async with aclosing(self._first_events(decode, pair.prefill, inbox)) as events:
+                async for event in events:
+                    yield event
+            while self._open_choices:
+                token = await self._next(decode, inbox)
+                if isinstance(token, GeneratedToken) and token.choice not in self._abandoned:
+                    self._note(token)
+                    self.is_settled = not self._open_choices and not self._abandoned
+                    yield token
+        except WorkerUnavailable:
+            self.blamed.add(decode.name)
+            raise
+        finally:
+            decode.num_active -= 1
+            decode.num_held_tokens -= self.request.max_held_tokens
+            decode.client.close_inbox(self.request.request_id)
+
+    async def abandon(self, choice: int) -> None:
+        """Ends one choice; its tokens no longer come. A worker that cannot be told goes on with it to its end."""
+        self._abandoned.add(choice)
+        self._open_choices.discard(choice)
+        if self._inbox is not None:
+            self._inbox.wake()
+        if self._decode is not None:
+            await self._cancel_on(self._decode, choice=choice, is_owed=False)
+
+    async def cancel(self) -> None:
+        """Ends the request on both workers. A worker that cannot be reached has nothing to cancel, or its lease will."""
+        members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
+        await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
+
+    async def _next(self, decode: Member[DecodeClient], inbox: TokenInbox) -> InboxItem | None:
+        """What comes next; None once no choice is wanted. Only when nothing is there yet does it cost a timer."""
+        while (item := inbox.take()) is None and self._open_choices:
+            await decode.answer(self._remaining_s(), inbox.arrival())
+        return item
+
+    def _note(self, token: GeneratedToken) -> None:
+        if token.finish is not None:
+            self._open_choices.discard(token.choice)
+
+    async def _cancel_on(
+        self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool, choice: int | None = None
+    ) -> None:
+        """With `is_owed` a worker that cannot be told now is told when it answers again."""
+        try:
+            if not member.is_healthy:
+                raise WorkerUnavailable(f"{member.name} does not answer")
+            await member.answer(CANCEL_TIMEOUT_S, member.client.cancel(self.request.request_id, choice))
+        except KvferryError as error:
+            if is_owed:
+                member.uncancelled.add(self.request.request_id)
+            log.warning("request %s could not be cancelled on %s: %s", self.request.request_id, member.name, error)
+
+    async def _first_events(
+        self, decode: Member[DecodeClient], prefill_name: str | None, inbox: TokenInbox
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        """Start and first tokens by way of a prefill worker; the start alone when the decode worker reads the prompt."""
+        tried: set[str] = set()
+        while prefill_name is not None:
+            prefill = self._prefill = self._fleet.prefills[prefill_name]
+            prefill.num_queued_tokens += self.request.num_prompt_tokens
+            try:
+                ticket = await self._reserve(prefill, decode)
+                outcome = await self._prefill_on(prefill, ticket)
+            except KvferryError as error:
+                # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
+                is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
+                if self._is_decode_at_fault or is_clients or time.monotonic() >= self._deadline:
+                    raise
+                log.warning("request %s: %s failed: %s", self.request.request_id, prefill.name, error.message)
+                tried.add(prefill.name)
+                # The decode worker is asked again under the same id, which a cancellation told later would hit.
+                await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
+                prefill_name = self._another_prefill(decode.name, tried)
+                continue
+            finally:
+                prefill.num_queued_tokens -= self.request.num_prompt_tokens
+            yield GenerationStart(outcome.num_cached_tokens, outcome.prompt_logprobs)
+            for token in outcome.first_tokens:
+                self._note(token)
+                # An answer that ends with its first tokens leaves a reservation behind, if there is one.
+                self.is_settled = ticket is None and not self._open_choices
+                yield token
+            # Counted now: what the client was given may have made it abandon a choice.
+            going_on = [token for token in outcome.first_tokens if token.choice in self._open_choices]
+            if ticket is not None and going_on:
+                await decode.answer(self._remaining_s(), decode.client.decode(ticket, going_on))
+            return
+        remaining_s = self._remaining_s()
+        await decode.answer(remaining_s, decode.client.generate(self.request, remaining_s))
+        yield GenerationStart(0, await self._prompt_scores(decode, inbox))
+
+    async def _prompt_scores(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptLogprobs | None:
+        if self.request.num_prompt_logprobs is None:
+            return None
+        item = await self._next(decode, inbox)
+        if not isinstance(item, PromptScored):
+            raise KvferryError(f"{decode.name} sent no log-probabilities of the prompt although they were asked for")
+        return item.scores
+
+    async def _reserve(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> Ticket | None:
+        """Before the prefill starts: no prompt is computed that nobody can receive. A single token needs no receiver."""
+        if self.request.stop.max_tokens == 1:
+            return None
+        worker = prefill.description.worker
+        try:
+            remaining_s = self._remaining_s()
+            return await decode.answer(remaining_s, decode.client.reserve(self.request, worker, remaining_s))
+        except NotConnected:
+            # The decode worker does not know this prefill worker; it may know another. Let them shake hands again.
+            prefill.links.pop(decode.name, None)
+            raise
+        except KvferryError:
+            self._is_decode_at_fault = True
+            raise
+
+    async def _prefill_on(self, prefill: Member[PrefillClient], ticket: Ticket | None) -> PrefillOutcome:
+        start = time.monotonic()
+        remaining_s = self._remaining_s()
+        outcome = await prefill.answer(remaining_s, prefill.client.prefill(self.request, ticket, remaining_s))
+        prefill.time_prefill(self.request.num_prompt_tokens, time.monotonic() - start)
+        return outcome
+
+    def _another_prefill(self, decode_name: str, tried: set[str]) -> str | None:
+        """Another prefill worker linked to the same decode worker, each once; None when there is none left."""
+        for name, member in self._fleet.prefills.items():
+            if name not in tried and name not in self._excluded and member.is_healthy and decode_name in member.links:
+                return name
+        return None
+
+    def _remaining_s(self) -> float:
+        """Raises `DeadlineExceeded` when nothing remains."""
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("the request was not finished before its deadline")
+        return remaining_s
