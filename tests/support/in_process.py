@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from decode_worker.outlet import OutletBatch
@@ -16,7 +16,7 @@ from protocol.ids import WorkerId, new_request_id
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
-from router.fleet.clients import TokenInbox
+from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
 from transfer.landing_contract import LandingRequest
 
 if TYPE_CHECKING:
@@ -104,14 +104,12 @@ class InProcessPrefill(_InProcess):
         await self.answer_of(asyncio.wrap_future(self._worker.test_link(test)))
         return pb.ConnectReply(decode_worker=worker_id_to_wire(decode.identity), transport="local")
 
-    async def prefill(
-        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float
-    ) -> tuple[GeneratedToken, int]:
+    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
         answer = await self.answer_of(asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)))
-        return answer.first_token, answer.num_cached_tokens
+        return PrefillOutcome(answer.first_tokens, answer.num_cached_tokens, answer.prompt_logprobs)
 
-    async def cancel(self, request_id: str) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
+    async def cancel(self, request_id: str, choice: int | None = None) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id, choice)))
 
     async def forget(self, worker: WorkerId) -> None:
         await self.answer_of(asyncio.wrap_future(self._worker.sender.forget(worker)))
@@ -141,20 +139,23 @@ class InProcessDecode(_InProcess):
         reserved = self._worker.reserve(request, prefill_worker, self._router_id, deadline_s)
         return await self.answer_of(asyncio.wrap_future(reserved))
 
-    async def decode(self, ticket: Ticket, first_token: GeneratedToken) -> None:
-        started = self._worker.decode(ticket.request_id, ticket.generation, first_token)
+    async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
+        started = self._worker.decode(ticket.request_id, ticket.generation, first_tokens)
         await self.answer_of(asyncio.wrap_future(started))
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
         await self.answer_of(asyncio.wrap_future(self._worker.generate(request, self._router_id, deadline_s)))
 
-    async def cancel(self, request_id: str) -> None:
-        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id)))
+    async def cancel(self, request_id: str, choice: int | None = None) -> None:
+        await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id, choice)))
 
     async def forget(self, worker: WorkerId) -> None:
         await self.answer_of(asyncio.wrap_future(self._worker.receiver.forget(worker)))
 
     def _deliver(self, batch: OutletBatch) -> None:
+        for prompt in batch.prompts:
+            if prompt.request_id in self._inboxes:
+                self._inboxes[prompt.request_id].put(PromptScored(prompt.scores))
         for token in batch.tokens:
             if token.request_id in self._inboxes:
                 self._inboxes[token.request_id].put(token)
@@ -170,5 +171,5 @@ class _MortalInbox(TokenInbox):
         super().__init__()
         self._client = client
 
-    async def next(self) -> GeneratedToken:
-        return await self._client.answer_of(super().next())
+    async def arrival(self) -> None:
+        await self._client.answer_of(super().arrival())
