@@ -22,6 +22,7 @@ from router.generation import Generator
 from router.http.authentication import AuthenticationLayer
 from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
 from router.http.errors import MethodNotAllowed, RouteNotFound, error_response, request_id_of
+from router.http.openapi.document import add_openapi_route
 from router.http.request_ids import RequestIdLayer
 from router.http.text_endpoints import add_text_routes
 from router.tokenization.tokenizer import Tokenizer
@@ -41,6 +42,7 @@ def create_app(
     _add_model_routes(app, front)
     _add_operator_routes(app, front)
     add_text_routes(app, front)
+    add_openapi_route(app, front)
     _add_error_translation(app, config.retry_after_s)
     _add_layers(app, config)
     return app

@@ -1,0 +1,157 @@
+"""The shapes of what HTTP clients are answered, for the OpenAPI document and for tests that hold real answers against them.
+
+Answers are not built from these: chunks are written as ready-made JSON. A field that is not written here does not exist.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Logprob = Annotated[float, Field(le=0)]
+Finish = Literal["stop", "length"]
+
+
+class Shape(BaseModel):
+    """Has its own fields only."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class PromptTokensDetails(Shape):
+    """`cached_tokens` of the prompts were not computed for this request."""
+
+    cached_tokens: Count
+
+
+class UsageShape(Shape):
+    """Tokens of all choices; a prompt counts once."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(Shape):
+    """Log-probabilities of a text completion: lists with an entry for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[Logprob]
+    top_logprobs: list[dict[str, Logprob]]
+    text_offset: list[Count]
+
+
+class CompletionChoice(Shape):
+    """One answer to one prompt, whole."""
+
+    index: Count
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish
+
+
+class CompletionChunkChoice(CompletionChoice):
+    """What a chunk adds to an answer. `finish_reason` is set in the last chunk of a choice."""
+
+    finish_reason: Finish | None  # type: ignore[assignment] # wider than in a whole answer
+
+
+class Completion(Shape):
+    """A text completion, whole."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageShape
+
+
+class CompletionChunk(Shape):
+    """One event of a streamed text completion. `usage` is there when it was asked for, and set in the last chunk."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[CompletionChunkChoice]
+    usage: UsageShape | None = None
+
+
+class ChatToken(Shape):
+    """A token's text and bytes, and its log-probability."""
+
+    token: str
+    logprob: Logprob
+    bytes: list[Annotated[int, Field(ge=0, le=255)]]
+
+
+class ChatTokenLogprob(ChatToken):
+    """A generated token and the likeliest ones in its place."""
+
+    top_logprobs: list[ChatToken]
+
+
+class ChatLogprobs(Shape):
+    """Log-probabilities of a chat completion, an entry for each token."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class AssistantMessage(Shape):
+    """The model's turn."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(Shape):
+    """One answer, whole."""
+
+    index: Count
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatCompletion(Shape):
+    """A chat completion, whole."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Count
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageShape
+
+
+class ChatDelta(Shape):
+    """What a chunk adds to the model's turn. `role` comes with the first chunk of a choice."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(Shape):
+    """A chunk's part of one answer. `finish_reason` is set in the last chunk of a choice."""
+
+    index: Count
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish | None
+
+
+class ChatCompletionChunk(Shape):
+    """One event of a streamed chat completion. `usage` is there when it was asked for, and set in the last chunk."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Count
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageShape | None = None
