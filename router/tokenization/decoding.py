@@ -39,6 +39,14 @@ class Decoding:
     has_byte_tokens: bool
     replacements: tuple[tuple[str, str], ...]
 
+    def stages(self, is_mid_text: bool) -> list[Stage]:
+        """The decoder's steps for one text, or for the part of one that other tokens came before (`is_mid_text`)."""
+        stages = [make() for make in self.makers]
+        for stage in stages:
+            if is_mid_text and isinstance(stage, _Metaspace | _Strip):
+                stage.leave_start()
+        return stages
+
     def token_bytes(self, token: str) -> bytes:
         """The bytes of one token in the middle of a text."""
         if self.is_byte_level:
@@ -140,6 +148,9 @@ class _Metaspace:
         self._word_break = word_break
         self._drops_next = is_prepended
 
+    def leave_start(self) -> None:
+        self._drops_next = False
+
     def push(self, unit: str) -> list[str]:
         space = "" if self._drops_next else " "
         self._drops_next = False
@@ -157,6 +168,9 @@ class _Strip:
         self._count = count
         self._left = count
         self._is_fused = is_fused
+
+    def leave_start(self) -> None:
+        self._left = 0
 
     def push(self, unit: str) -> list[str]:
         if not self._is_fused:

@@ -9,13 +9,14 @@ class Detokenizer:
     """The text of one answer. All texts from `push` and `finish` together are `tokenizer.decode` of all ids.
 
     A text is given when nothing that follows can change it: never half a character, never without its leading space.
-    The cost of a token does not depend on how many there were.
+    The cost of a token does not depend on how many there were. With `is_mid_text` the answer goes on with a text that
+    other tokens began: the space before its first word stays, which decoders take away from the start of a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, is_mid_text: bool = False) -> None:
         self._tokenizer = tokenizer
         self._skips_special = skip_special_tokens
-        self._stages = [make() for make in tokenizer.decoding.makers]
+        self._stages = tokenizer.decoding.stages(is_mid_text)
 
     def push(self, token_id: int) -> str:
         """The text that is certain now, often empty. An id that is no token adds none, as in `Tokenizer.decode`."""

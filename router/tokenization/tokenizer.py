@@ -75,6 +75,21 @@ class Tokenizer:
         # The batch call is the one that lets other threads run meanwhile; `fast` leaves out offsets, which nobody reads.
         return self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
+    def encode_offsets(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Where in `text` each of the ids that `encode` gives begins, in characters and in ascending order.
+
+        A token that is part of a character begins where the character does; one that stands for nothing in the text, such
+        as a start mark, where the token after it does.
+        """
+        encoding = self._fast.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        starts = []
+        end = 0
+        for (start, stop), is_added in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
+            # Some encoders leave the space before a word out of its token's range; nothing else lies between ranges.
+            starts.append(end if is_added else min(start, end))
+            end = max(end, stop)
+        return starts
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Ids that are no token add nothing."""
         return self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)

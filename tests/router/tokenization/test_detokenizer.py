@@ -105,3 +105,14 @@ def test_bytes_of_tokens_add_up(kind: str, text: str) -> None:
     ids = tokenizer(kind).encode(text, add_special_tokens=False)
     raw = b"".join(tokenizer(kind).token_bytes(token_id) for token_id in ids)
     assert raw.decode() in (text, f" {text}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_that_others_began_keeps_its_first_space(kind: str) -> None:
+    """The tokens of a text's second half, detokenised as such, add up to the rest of the text."""
+    ids = tokenizer(kind).encode("the quick brown", add_special_tokens=False)
+    for first in range(1, len(ids)):
+        whole = Detokenizer(tokenizer(kind))
+        begun = "".join(whole.push(token_id) for token_id in ids[:first])
+        rest = Detokenizer(tokenizer(kind), is_mid_text=True)
+        assert begun + "".join([*map(rest.push, ids[first:]), rest.finish()]) == "the quick brown"

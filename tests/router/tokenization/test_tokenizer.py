@@ -199,3 +199,17 @@ def test_router_needs_no_torch() -> None:
     code = "import sys, router.tokenization.detokenizer; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text("abc é日🦊 \n", max_size=30))
+def test_offsets_tell_where_tokens_begin(kind: str, text: str) -> None:
+    """One for each id, ascending within the text; what lies between two of them is the text of the tokens there."""
+    subject = tokenizer(kind)
+    ids, starts = subject.encode(text), subject.encode_offsets(text)
+    assert len(starts) == len(ids)
+    assert starts == sorted(starts)
+    assert starts[0] == 0
+    for start in set(starts[1:]):
+        before = b"".join(subject.token_bytes(token_id) for token_id, at in zip(ids, starts, strict=True) if at < start)
+        assert before.removeprefix(b"<s>").decode(errors="ignore").lstrip(" ") == text[:start].lstrip(" ")
