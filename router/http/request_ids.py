@@ -8,23 +8,12 @@ import time
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from protocol.errors import BadRequest
 from protocol.ids import new_request_id
 from router.front.errors import as_kvferry_error
+from router.front.request_ids import HEADER, checked_request_id
 from router.http.errors import error_response
 
 LOG = logging.getLogger(__name__)
-HEADER = "x-request-id"
-MAX_ID_CHARS = 128
-
-
-def checked_request_id(sent: str | None) -> str:
-    """The client's own id, or a fresh one when it sent none. Raises `BadRequest` unless it is short printable ASCII."""
-    if not sent:
-        return new_request_id()
-    if len(sent) > MAX_ID_CHARS or not (sent.isascii() and sent.isprintable()):
-        raise BadRequest(f"{HEADER} must be printable ASCII of at most {MAX_ID_CHARS} characters", param=HEADER)
-    return sent
 
 
 class RequestIdLayer:

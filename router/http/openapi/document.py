@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from router.config import RouterConfig
 from router.front.front import Front
+from router.front.request_ids import HEADER, MAX_ID_CHARS
 from router.http.authentication import OPEN_PATHS
 from router.http.errors import JSON_MEDIA_TYPE
 from router.http.openapi.body_schemas import FIELD_SCHEMAS, UNSAID, Limits, told
@@ -30,7 +31,6 @@ from router.http.openapi.responses import (
     reference,
 )
 from router.http.operator_schemas import ErrorAnswer
-from router.http.request_ids import HEADER, MAX_ID_CHARS
 from router.http.text_endpoints import DISTRIBUTION
 from router.http.timeouts import TIMEOUT_HEADER
 
