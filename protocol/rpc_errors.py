@@ -12,6 +12,8 @@ from protocol.errors import (
     Cancelled,
     DeadlineExceeded,
     KvferryError,
+    ModelNotFound,
+    Overloaded,
     Unauthenticated,
     WorkerUnavailable,
     WrongClusterToken,
@@ -21,7 +23,9 @@ from protocol.errors import (
 CODE_KEY = "kvferry-code"
 
 _STATUS: dict[type[KvferryError], grpc.StatusCode] = {
+    ModelNotFound: grpc.StatusCode.NOT_FOUND,
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Cancelled: grpc.StatusCode.CANCELLED,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
@@ -40,9 +44,11 @@ def status_of(error: KvferryError) -> grpc.StatusCode:
     return grpc.StatusCode.INVALID_ARGUMENT if error.blame is Blame.CLIENT else grpc.StatusCode.INTERNAL
 
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: KvferryError) -> NoReturn:
-    """Ends a call with `error`."""
-    await context.abort(status_of(error), error.message, ((CODE_KEY, error.code),))
+async def refuse(
+    context: grpc.aio.ServicerContext[Any, Any], error: KvferryError, metadata: tuple[tuple[str, str], ...] = ()
+) -> NoReturn:
+    """Ends a call with `error`; `metadata` tells more about it."""
+    await context.abort(status_of(error), error.message, ((CODE_KEY, error.code), *metadata))
     raise error  # not reached: `abort` raises
 
 

@@ -14,6 +14,8 @@ from protocol.errors import (
     BadRequest,
     KvferryError,
     LayoutMismatch,
+    ModelNotFound,
+    NotReady,
     Overloaded,
     PromptTooLong,
     StaleTicket,
@@ -157,9 +159,11 @@ def test_every_error_is_found_by_its_code() -> None:
 
 
 def test_errors_have_a_status_by_blame() -> None:
-    """What the client did is INVALID_ARGUMENT, what may pass is UNAVAILABLE, a bug is INTERNAL."""
+    """What the client did is INVALID_ARGUMENT, what may pass is UNAVAILABLE, a bug is INTERNAL; some have their own."""
     assert status_of(PromptTooLong("x")) is grpc.StatusCode.INVALID_ARGUMENT
-    assert status_of(Overloaded("x")) is grpc.StatusCode.UNAVAILABLE
+    assert status_of(NotReady("x")) is grpc.StatusCode.UNAVAILABLE
+    assert status_of(Overloaded("x")) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert status_of(ModelNotFound("x")) is grpc.StatusCode.NOT_FOUND
     assert status_of(StaleTicket("x")) is grpc.StatusCode.UNAVAILABLE
     assert status_of(KvferryError("x")) is grpc.StatusCode.INTERNAL
 
