@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from prometheus_client import CollectorRegistry
+
 from protocol.errors import ModelNotFound
 from router.config import RouterConfig
 from router.front.admission import Admission
@@ -34,3 +36,14 @@ class Front:
         served = self.config.served_model_name
         if asked is not None and asked != served:
             raise ModelNotFound(f"the model {asked!r} is not served here; {served!r} is", param="model")
+
+
+def create_front(
+    config: RouterConfig, tokenizer: Tokenizer, generator: Generator, registry: CollectorRegistry
+) -> Front:
+    """One front for all doors of a router: they share its places. Its metrics are added to `registry`."""
+    admission = Admission(config.max_concurrent, config.max_queue)
+    metrics = FrontMetrics(registry)
+    metrics.running.set_function(lambda: admission.load.running)
+    metrics.waiting.set_function(lambda: admission.load.waiting)
+    return Front(config, tokenizer, generator, admission, metrics)

@@ -13,11 +13,9 @@ from starlette.responses import JSONResponse, Response
 
 from protocol.errors import KvferryError
 from router.config import RouterConfig
-from router.front.admission import Admission
 from router.front.api_keys import ApiKeys
 from router.front.errors import as_kvferry_error
-from router.front.front import Front
-from router.front.metrics import FrontMetrics
+from router.front.front import Front, create_front
 from router.generation import Generator
 from router.http.authentication import AuthenticationLayer
 from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
@@ -32,11 +30,12 @@ def create_app(
     config: RouterConfig, tokenizer: Tokenizer, generator: Generator, registry: CollectorRegistry
 ) -> FastAPI:
     """The router's HTTP application. Its metrics are added to `registry`, all of which `/metrics` shows."""
-    admission = Admission(config.max_concurrent, config.max_queue)
-    metrics = FrontMetrics(registry)
-    metrics.running.set_function(lambda: admission.load.running)
-    metrics.waiting.set_function(lambda: admission.load.waiting)
-    front = Front(config, tokenizer, generator, admission, metrics)
+    return app_of(create_front(config, tokenizer, generator, registry))
+
+
+def app_of(front: Front) -> FastAPI:
+    """The HTTP door of a front, which may have others."""
+    config = front.config
     app = FastAPI(title="kvferry", openapi_url=None, redirect_slashes=False)
     _add_generation_routes(app, front)
     _add_model_routes(app, front)
