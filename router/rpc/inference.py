@@ -1,0 +1,90 @@
+"""The service `kvferry.v1.Inference`: from a call to a plan, and from the plan to its stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from protocol.kvferry_v1_pb2 import DESCRIPTOR, GenerateRequest, ListModelsRequest, ListModelsResponse, Model
+from protocol.kvferry_v1_pb2_grpc import InferenceServicer
+from router.front.answering import Answering, Call
+from router.front.chat_body import ChatBody
+from router.front.chat_plan import plan_chat
+from router.front.completion_body import CompletionBody
+from router.front.completion_plan import plan_completion
+from router.front.errors import as_kvferry_error
+from router.front.front import Front
+from router.front.planning import Plan
+from router.front.validation import parse_fields
+from router.rpc.calls import Context, open_call, refuse_call
+from router.rpc.request_fields import fields_of, is_chat
+from router.rpc.writer import RpcWriter
+
+LOG = logging.getLogger(__name__)
+SERVICE = str(DESCRIPTOR.services_by_name["Inference"].full_name)
+ENDPOINT = "grpc"
+"""The label of this door in the metrics."""
+SHORT_REQUEST_BYTES = 2048
+"""Up to this length, checks, templates and tokenisation together are fast enough for the event loop's own thread."""
+ANSWER_MARGIN_S = 0.05
+"""Taken off a call's deadline, so that the client still hears from the server what became of its call."""
+
+
+class InferenceService(InferenceServicer):
+    """Serves one front. Cancelled calls cancel their requests: gRPC then cancels the task that runs the method."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._retry_after_s = front.config.retry_after_s
+
+    async def Generate(self, request: GenerateRequest, context: Context) -> None:
+        """Streams the answers to one prompt."""
+        arrived_at = time.monotonic()
+        request_id = await open_call(context, self._retry_after_s)
+        try:
+            plan = await self._planned(request)
+        except Exception as failure:  # noqa: BLE001 - the client is told, and what was not raised on purpose is logged
+            error = as_kvferry_error(failure, request_id)
+            self._front.metrics.requests.labels(ENDPOINT, error.code).inc()
+            await refuse_call(context, error, self._retry_after_s)
+        writer = RpcWriter(context, plan, self._front.tokenizer)
+        call = Call(request_id, ENDPOINT, self._timeout_s(context, arrived_at), arrived_at)
+        await Answering(self._front, plan, call).run(writer)
+        if writer.failure is not None:
+            await refuse_call(context, writer.failure, self._retry_after_s)
+
+    async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:
+        """The one model that is served."""
+        del request
+        await open_call(context, self._retry_after_s)
+        config = self._front.config
+        model = Model(
+            id=config.served_model_name, created=self._front.started_at, max_model_len=config.max_total_tokens
+        )
+        return ListModelsResponse(models=[model])
+
+    async def _planned(self, request: GenerateRequest) -> Plan:
+        if request.ByteSize() <= SHORT_REQUEST_BYTES:
+            return _plan(self._front, request)
+        return await asyncio.to_thread(_plan, self._front, request)
+
+    def _timeout_s(self, context: Context, arrived_at: float) -> float:
+        """From the arrival on: what the call's own deadline leaves, but never more than the server's limit."""
+        limit_s = self._front.config.request_timeout_s
+        remaining_s = context.time_remaining()
+        if remaining_s is None:
+            return limit_s
+        own_s = remaining_s - min(ANSWER_MARGIN_S, remaining_s / 10)
+        return min(time.monotonic() - arrived_at + own_s, limit_s)
+
+
+def _plan(front: Front, request: GenerateRequest) -> Plan:
+    fields = fields_of(request)
+    if is_chat(request):
+        chat = parse_fields(ChatBody, fields)
+        front.check_model(chat.model)
+        return plan_chat(front, chat)
+    completion = parse_fields(CompletionBody, fields)
+    front.check_model(completion.model)
+    return plan_completion(front, completion)
