@@ -17,10 +17,15 @@ from router.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TextRule:
-    """What becomes of tokens on their way to text. Stop strings are not looked for in the first `min_tokens` tokens."""
+    """What becomes of tokens on their way to text.
+
+    Stop strings are not looked for in the first `min_tokens` tokens. With `is_mid_text` the answer's text goes on where the
+    prompt's ends, so that the space before its first word belongs to it.
+    """
 
     stop_strings: tuple[str, ...] = ()
     min_tokens: int = 0
+    is_mid_text: bool = False
 
 
 class Piece(NamedTuple):
@@ -41,7 +46,7 @@ class AnswerText:
     """The text of one answer, token by token. Every token counts, the stop token and those past a stop string too."""
 
     def __init__(self, tokenizer: Tokenizer, rule: TextRule) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, is_mid_text=rule.is_mid_text)
         self._matcher = StopMatcher(rule.stop_strings) if rule.stop_strings else None
         self._min_tokens = rule.min_tokens
         self._num_chars = 0

@@ -64,6 +64,8 @@ class Answering:
         try:
             async with deadline:
                 places = self._front.admission.enter(sum(map(len, self._tallies)))
+                if self._front.config.log_prompts:
+                    await self._log_prompts()
                 await self._run_requests(places, writer)
                 await writer.end(self._usage())
             return "ended"
@@ -75,6 +77,13 @@ class Answering:
                 place.leave()
         await self._last_word(writer, error)
         return error.code
+
+    async def _log_prompts(self) -> None:
+        """A line a prompt, for operators who asked for it. Nothing else that is logged here has text of prompt or answer."""
+        for request in self._plan.requests:
+            # Long prompts take long to decode.
+            text = await asyncio.to_thread(self._front.tokenizer.decode, request.prompt_token_ids, False)
+            LOG.info("request %s, generation %s: prompt %r", self._call.request_id, request.request_id, text)
 
     async def _last_word(self, writer: Writer, error: KvferryError) -> None:
         try:

@@ -52,11 +52,10 @@ class ChoiceTally:
     def report(self, metrics: FrontMetrics, endpoint: str, fallback: str) -> None:
         """Adds the choice to the totals; `fallback` is the outcome of one that did not end by itself."""
         metrics.requests.labels(endpoint, self.outcome or fallback).inc()
-        if self.generated_tokens:
-            metrics.generated_tokens.inc(self.generated_tokens)
-            if self.is_first_of_prompt:
-                metrics.prompt_tokens.inc(self.request.num_prompt_tokens)
-                metrics.cached_tokens.inc(self.cached_tokens)
+        metrics.generated_tokens.inc(self.generated_tokens)
+        if self.last_token_at and self.is_first_of_prompt:
+            metrics.prompt_tokens.inc(self.request.num_prompt_tokens)
+            metrics.cached_tokens.inc(self.cached_tokens)
         if self.outcome is not None:
             metrics.request_duration.observe(self.last_token_at - self.arrived_at)
 
@@ -66,7 +65,8 @@ async def run_request(
 ) -> None:
     """Delivers the pieces of all choices of one prompt, those of each in order.
 
-    `tallies` and `places` are the prompt's, one a choice. The generator's iterator is closed before this returns or raises.
+    `tallies` and `places` are the prompt's, one a choice. The generator's iterator is closed before this returns or raises,
+    and the places are left when it returns: the request's own next prompt may be waiting for them.
     """
     for place in places:
         await place.turn()
@@ -87,6 +87,8 @@ async def run_request(
         else:
             raise KvferryError("the generation ended without saying why")
     # The workers are free before the last piece is on its way.
+    for place in places:
+        place.leave()
     await writer.deliver(tallies[event.choice].index, piece)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from protocol.request import MAX_LOGPROBS
-from router.front.sampling_body import SamplingBody, only, wrong
+from router.front.sampling_body import MAX_INT32, SamplingBody, only, wrong
 
 Prompt = str | tuple[int, ...]
 
@@ -33,10 +33,11 @@ def _are_token_ids(value: list[Any]) -> bool:
 
 
 class CompletionBody(SamplingBody):
-    """`POST /v1/completions`."""
+    """`POST /v1/completions`. With `echo`, `max_tokens` may be 0: only the prompt is looked at then."""
 
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
     prompt: Annotated[tuple[Prompt, ...], BeforeValidator(_prompts)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
-    echo: Annotated[bool | None, only(False)] = None
+    echo: bool | None = None
     suffix: Annotated[str | None, only("")] = None

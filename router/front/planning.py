@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -14,14 +15,17 @@ from router.front.answer import TextRule
 from router.front.front import Front
 from router.front.sampling_body import SamplingBody
 
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One call as it will be carried out: a `GenerateRequest` for each prompt, with `num_choices` choices each.
 
-    `num_logprobs` is what the client asked to see beside each token, None for nothing. `echoes` are texts that the answers
-    to the prompts begin with, one for each prompt or none at all. With `is_answer_dropped` only the prompt is looked at: the
-    one token that is drawn is nobody's.
+    `num_logprobs` is what the client asked to see beside each token, `num_prompt_logprobs` beside each of the prompt's, None
+    for nothing. `echoes` are texts that the answers to the prompts begin with, one for each prompt or none at all;
+    `echo_offsets` tell where in them the prompts' tokens begin, and are there when `num_logprobs` is. With
+    `is_answer_dropped` only the prompt is looked at: the one token that is drawn is nobody's.
     """
 
     response_id: str
@@ -32,7 +36,9 @@ class Plan:
     num_logprobs: int | None
     is_stream: bool
     has_usage_chunk: bool
+    num_prompt_logprobs: int | None = None
     echoes: tuple[str, ...] = ()
+    echo_offsets: tuple[tuple[int, ...], ...] = ()
     is_answer_dropped: bool = False
 
     @property
@@ -43,6 +49,13 @@ class Plan:
     def prompt_of(self, index: int) -> int:
         """The number of the prompt that choice `index` answers."""
         return index // self.requests[0].num_choices
+
+    def num_prompt_entries(self, prompt: int) -> int:
+        """Log-probabilities of the tokens of prompt number `prompt` that one of its choices may show."""
+        request = self.requests[prompt]
+        if request.num_prompt_logprobs is None:
+            return 0
+        return request.num_prompt_tokens * (request.num_prompt_logprobs + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,7 @@ def plan_of(front: Front, body: SamplingBody, requests: Sequence[GenerateRequest
         num_logprobs=requests[0].sampling.num_logprobs,
         is_stream=bool(body.stream),
         has_usage_chunk=body.stream_options is not None and body.stream_options.include_usage,
+        num_prompt_logprobs=body.prompt_logprobs,
     )
 
 
@@ -79,8 +93,10 @@ def request_for(front: Front, body: SamplingBody, prompt: Prompt, sampling: Samp
             f"min_tokens is {min_tokens}, but the answer can have {prompt.max_tokens} tokens at most",
             param="min_tokens",
         )
-    if (body.n or 1) > front.config.max_choices:
-        raise BadRequest(f"n is {body.n}; this server gives at most {front.config.max_choices} choices", param="n")
+    # The choices of a prompt run together, so that more than run at once would wait for each other.
+    max_choices = min(front.config.max_choices, front.config.max_concurrent)
+    if (body.n or 1) > max_choices:
+        raise BadRequest(f"n is {body.n}; this server gives at most {max_choices} choices", param="n")
     stop_token_ids = frozenset() if body.ignore_eos else frozenset(front.tokenizer.eos_token_ids)
     seed = secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed
     return GenerateRequest(
@@ -151,7 +167,9 @@ def fitted(
 
 def _token_id(front: Front, key: str) -> int:
     """A key of `logit_bias`: a token id written as a string, since JSON objects have no other keys."""
-    if not (key.isascii() and key.isdecimal()) or int(key) >= front.vocab_size:
+    # One spelling for each id, or two keys could name the same token.
+    is_id = _TOKEN_ID.fullmatch(key) is not None and int(key) < front.vocab_size
+    if not is_id:
         raise BadRequest(
             f"logit_bias has the key {key[:40]!r}; keys are token ids in [0, {front.vocab_size})", param="logit_bias"
         )

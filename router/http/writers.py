@@ -65,7 +65,7 @@ class SseWriter:
         text = self._chunk(index, piece)
         if index in self._unopened:
             self._unopened.discard(index)
-            text = self._form.opening(index, self._starts[self._plan.prompt_of(index)]) + text
+            text = await self._opening(index) + text
             await self._start()
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
@@ -81,6 +81,12 @@ class SseWriter:
             return
         event = EVENT + error_json(error) + END_OF_EVENT
         await self._send({"type": "http.response.body", "body": event.encode(), "more_body": False})
+
+    async def _opening(self, index: int) -> str:
+        prompt = self._plan.prompt_of(index)
+        if self._plan.num_prompt_entries(prompt) <= MAX_INLINE_ENTRIES:
+            return self._form.opening(index, self._starts[prompt])
+        return await asyncio.to_thread(self._form.opening, index, self._starts[prompt])
 
     async def _start(self) -> None:
         async with self._starting:
@@ -111,6 +117,7 @@ class WholeWriter:
     async def end(self, usage: Usage) -> None:
         """Sends the response."""
         num_entries = self._entries_per_piece * sum(map(len, self._pieces))
+        num_entries += sum(self._plan.num_prompt_entries(self._plan.prompt_of(at)) for at in range(len(self._pieces)))
         if num_entries <= MAX_INLINE_ENTRIES:
             content = self._content(usage)
         else:

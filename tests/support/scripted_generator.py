@@ -18,9 +18,9 @@ Prompt = tuple[int, ...]
 class Script:
     """What one request's answer looks like.
 
-    `token_ids` (of choice k: `choices[k]`, where that is given) are replayed as far as the request's stop rule lets them, the last one with `finish` if that is given;
-    then `error` is raised, or nothing more comes until `release` (`hangs`). A script that has run out of tokens and does
-    neither repeats its last one.
+    `token_ids` (of choice k: `choices[k]`, where that is given) are replayed as far as the request's stop rule lets them,
+    the last one with `finish` if that is given; then `error` is raised, or nothing more comes until `release` (`hangs`). A
+    script that has run out of tokens and does neither repeats its last one.
     """
 
     token_ids: Sequence[int] = (65,)
@@ -50,7 +50,6 @@ class ScriptedGenerator:
     has_started: asyncio.Event = field(default_factory=asyncio.Event)
     has_left: threading.Event = field(default_factory=threading.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
-
     abandoned: list[tuple[str, int]] = field(default_factory=list)
 
     def readiness(self) -> Readiness:
