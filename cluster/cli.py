@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     status = verbs.add_parser("status", help="show a running cluster")
     status.add_argument("--url", default="http://127.0.0.1:8000", help="its HTTP address (default %(default)s)")
     status.add_argument("--json", action="store_true", help="print it as JSON")
+    status.add_argument("--api-key", metavar="KEY", help="a key that it knows [KVFERRY_API_KEY]")
+    status.add_argument("--tls-cert", metavar="FILE", help="its certificate, to trust for https [KVFERRY_TLS_CERT]")
     status.set_defaults(run=_status)
     return parser
 
@@ -79,9 +81,12 @@ def _status(arguments: argparse.Namespace) -> int:
     import json
 
     from cluster.console import print_status
-    from cluster.http_client import get_json
+    from cluster.http_client import Access, get_json
 
-    view = get_json(f"{arguments.url.rstrip('/')}/cluster")
+    keys = arguments.api_key or os.environ.get("KVFERRY_API_KEY", "")  # of several that `serve` knows, any will do
+    certificate = arguments.tls_cert or os.environ.get("KVFERRY_TLS_CERT", "")
+    access = Access(keys.split(",")[0].strip(), certificate)
+    view = get_json(f"{arguments.url.rstrip('/')}/cluster", access)
     if arguments.json:
         print(json.dumps(view, indent=2))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -22,14 +23,30 @@ def say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def print_ready(url: str, model: str, workers: Sequence[Mapping[str, Any]], links: Sequence[Mapping[str, Any]]) -> None:
+@dataclass(frozen=True, slots=True)
+class ReadyView:
+    """What there is to say about a cluster that serves. `grpc` is empty when gRPC is off. No key is in it."""
+
+    url: str
+    grpc: str
+    model: str
+    wants_key: bool
+    certificate: str
+    workers: Sequence[Mapping[str, Any]]
+    links: Sequence[Mapping[str, Any]]
+
+
+def print_ready(view: ReadyView) -> None:
     """The one table that `serve` ends its start with."""
+    url = view.url
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"kvferry serves {model} at {url}")
+    console.print(f"kvferry serves {view.model} at {url}")
+    if view.grpc:
+        console.print(f"gRPC at {view.grpc}")
     table = Table()
     for column in ("worker", "device", "threads", "cores", "KV cache", "tokens", "host"):
         table.add_column(column)
-    for worker in workers:
+    for worker in view.workers:
         layout = worker["layout"]
         table.add_row(
             worker["worker"]["name"],
@@ -41,9 +58,15 @@ def print_ready(url: str, model: str, workers: Sequence[Mapping[str, Any]], link
             worker["host"],
         )
     console.print(table)
-    for link in links:
+    for link in view.links:
         console.print(_link_line(link))
-    console.print(f"try: curl {url}/v1/models     stop: Ctrl-C     look: kvferry status --url {url}")
+    key = '-H "Authorization: Bearer $KVFERRY_API_KEY" ' if view.wants_key else ""
+    cacert, trust = (
+        (f"--cacert {view.certificate} ", f" --tls-cert {view.certificate}") if view.certificate else ("", "")
+    )
+    console.print(
+        f"try: curl {key}{cacert}{url}/v1/models     stop: Ctrl-C     look: kvferry status --url {url}{trust}"
+    )
 
 
 def print_status(view: Mapping[str, Any]) -> None:

@@ -6,19 +6,20 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from cluster.http_client import Access
 from cluster.placement import Footprint, Placement, footprint, place
 from cluster.ray_session import RaySession, open_session
 from cluster.router_actor import RouterActor
-from cluster.router_process import RouterSpec
+from cluster.router_process import RouterAddresses, RouterSpec
 from cluster.settings import ServeSettings
 from cluster.worker_actor import WorkerActor
-from cluster.worker_spec import spec_of
+from cluster.worker_spec import WorkerSpec, spec_of
 from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable
 from router.config import RouterConfig
 
@@ -27,18 +28,25 @@ Say = Callable[[str], None]
 STOP_TIMEOUT_S = 4.0
 """For all actors together; then they are killed. With Ray's own end this stays within ten seconds."""
 PROGRESS_EVERY_S = 0.25
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True)
 class RunningCluster:
     """A cluster that serves. `workers` are what the workers said of themselves."""
 
-    url: str
+    addresses: RouterAddresses
+    access: Access
     workers: list[dict[str, Any]]
     session: RaySession
     footprint: Footprint
     _actors: list[Any]
     _placement: Placement
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP server, from this machine."""
+        return self.addresses.url
 
     def failures(self) -> list[str]:
         """Workers that cannot go on, with the reason."""
@@ -63,8 +71,11 @@ class RunningCluster:
         self.session.close()
 
 
-def launch(settings: ServeSettings, model_directory: str, router: RouterConfig, say: Say) -> RunningCluster:
-    """Starts everything and returns once a generation across the workers has succeeded. Raises from the error tree."""
+def launch(settings: ServeSettings, model_directory: str, router: RouterConfig, token: str, say: Say) -> RunningCluster:
+    """Starts everything and returns once a generation across the workers has succeeded. Raises from the error tree.
+
+    `token` is what the cluster's processes know each other by.
+    """
     deadline = time.monotonic() + settings.startup_timeout
     say("starting Ray" if not settings.ray_address else f"joining Ray at {settings.ray_address}")
     session = open_session(settings.ray_address, settings.log_level)
@@ -73,26 +84,36 @@ def launch(settings: ServeSettings, model_directory: str, router: RouterConfig, 
         need = footprint(settings, session)
         roles = ["prefill"] * settings.prefill + ["decode"] * settings.decode
         placement = place(len(roles), need, settings.placement)
-        actors.extend(_start_workers(settings, roles, need, placement))
-        spec = RouterSpec(model_directory, router, settings.local_prefill_tokens, settings.log_level)
+        actors.extend(_start_workers(_worker_specs(settings, roles, need, token), need, placement))
+        spec = RouterSpec(model_directory, router, settings.local_prefill_tokens, settings.log_level, token)
         router_actor = _router_actor(spec)
         workers = _wait_for_workers(actors, roles, deadline, say)
         actors.append(router_actor)
         say("linking the workers and proving a generation")
-        url = _start_router(router_actor, workers, settings, deadline)
-        return RunningCluster(url, workers, session, need, actors, placement)
+        addresses = _start_router(router_actor, workers, settings, deadline)
+        access = Access(next(iter(router.api_keys), ""), router.tls_cert, is_own=True)
+        return RunningCluster(addresses, access, workers, session, need, actors, placement)
     except BaseException:
         _stop(actors)
         session.close()
         raise
 
 
-def _start_workers(settings: ServeSettings, roles: list[str], need: Footprint, placement: Placement) -> list[Any]:
-    actors = []
+def _worker_specs(settings: ServeSettings, roles: list[str], need: Footprint, token: str) -> list[WorkerSpec]:
+    """In the order of `roles`. Workers of a cluster that is not joined are all here, so that none else need reach them."""
+    address = "" if settings.ray_address else LOOPBACK
     numbers = {"prefill": 0, "decode": 0}
-    for bundle, role in enumerate(roles):
+    specs = []
+    for role in roles:
         spec = spec_of(settings, role, numbers[role], device=need.device, num_threads=need.num_threads)
+        specs.append(replace(spec, cluster_token=token, host_address=address))
         numbers[role] += 1
+    return specs
+
+
+def _start_workers(specs: list[WorkerSpec], need: Footprint, placement: Placement) -> list[Any]:
+    actors = []
+    for bundle, spec in enumerate(specs):
         actor_class = ray.remote(WorkerActor).options(
             name=f"kvferry-{spec.name}",
             namespace="kvferry",
@@ -148,11 +169,13 @@ def _progress_of(actor: Any) -> str:
         return ""  # not there yet, or gone: `start` tells
 
 
-def _start_router(actor: Any, workers: list[dict[str, Any]], settings: ServeSettings, deadline: float) -> str:
+def _start_router(
+    actor: Any, workers: list[dict[str, Any]], settings: ServeSettings, deadline: float
+) -> RouterAddresses:
     targets = json.dumps([{"role": worker["role"], "target": worker["target"]} for worker in workers])
     limit = min(min(worker["max_context_tokens"] for worker in workers), settings.max_model_len or 2**31)
     timeout_s = max(deadline - time.monotonic(), 1.0)
-    return str(_result_of(actor.start.remote(targets, limit, timeout_s)))
+    return RouterAddresses(**json.loads(_result_of(actor.start.remote(targets, limit, timeout_s))))
 
 
 def _result_of(answer: Any) -> Any:

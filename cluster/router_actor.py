@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from cluster.router_process import RouterProcess, RouterSpec
 from router.fleet.fleet import WorkerTarget
@@ -15,9 +16,9 @@ class RouterActor:
         self._process = RouterProcess(RouterSpec.from_json(spec))
 
     def start(self, workers: str, max_request_tokens: int, timeout_s: float) -> str:
-        """Serves once a generation across the workers has succeeded; the URL."""
+        """Serves once a generation across the workers has succeeded; the addresses."""
         targets = [WorkerTarget(**one) for one in json.loads(workers)]
-        return self._process.start(targets, max_request_tokens, timeout_s)
+        return json.dumps(asdict(self._process.start(targets, max_request_tokens, timeout_s)))
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""

@@ -8,15 +8,18 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from protocol.errors import DeadlineExceeded, KvferryError
 from router.config import RouterConfig
 from router.fleet.dispatch import Dispatcher
-from router.fleet.fleet import Fleet, WorkerTarget
+from router.fleet.fleet import Connector, Fleet, WorkerTarget
+from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.metrics import register_fleet_metrics
 from router.fleet.proof import keep_proving
 from router.fleet.view import add_cluster_route
@@ -29,12 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
-    """What a router process is told when it starts; crosses to it as JSON."""
+    """What a router process is told when it starts; crosses to it as JSON. Its workers want `cluster_token`."""
 
     model_directory: str
     config: RouterConfig
     min_remote_tokens: int
     log_level: str
+    cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
         """The spec as it crosses."""
@@ -44,7 +48,18 @@ class RouterSpec:
     def from_json(cls, text: str) -> RouterSpec:
         """The spec that crossed."""
         fields = json.loads(text)
-        return cls(**{**fields, "config": RouterConfig(**fields["config"])})
+        config: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields["config"].items()
+        }
+        return cls(**{**fields, "config": RouterConfig(**config)})
+
+
+@dataclass(frozen=True, slots=True)
+class RouterAddresses:
+    """Where clients reach a router: a URL, and `host:port` for gRPC, which is empty when that is off."""
+
+    url: str
+    grpc: str = ""
 
 
 class RouterProcess:
@@ -58,8 +73,8 @@ class RouterProcess:
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
 
-    def start(self, workers: Sequence[WorkerTarget], max_request_tokens: int, timeout_s: float) -> str:
-        """Links the workers, proves a generation and serves; returns the URL. Raises why it cannot."""
+    def start(self, workers: Sequence[WorkerTarget], max_request_tokens: int, timeout_s: float) -> RouterAddresses:
+        """Links the workers, proves a generation and serves; returns where. Raises why it cannot."""
         logging.basicConfig(level=self.spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
         config = replace(self.spec.config, max_request_tokens=max_request_tokens)
         self._thread = threading.Thread(target=lambda: self._run(config, tuple(workers)), name="router", daemon=True)
@@ -72,7 +87,7 @@ class RouterProcess:
                 raise DeadlineExceeded(f"no generation succeeded within {timeout_s:.0f} s of the start")
         if self._server is None:
             raise KvferryError("the router has no server")
-        return self._server.url
+        return RouterAddresses(self._server.url)
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""
@@ -95,7 +110,7 @@ class RouterProcess:
 
     async def _serve(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
         registry = CollectorRegistry()
-        fleet = Fleet(min_remote_tokens=self.spec.min_remote_tokens)
+        fleet = Fleet(_connector(self.spec.cluster_token), min_remote_tokens=self.spec.min_remote_tokens)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
         app = create_app(config, self._tokenizer, dispatcher, registry)
         add_cluster_route(app, fleet)
@@ -114,3 +129,7 @@ class RouterProcess:
             await asyncio.gather(serving, return_exceptions=True)
             await dispatcher.close()
             await fleet.close()
+
+
+def _connector(token: str) -> Connector:
+    return Connector(partial(GrpcPrefillClient, token=token), partial(GrpcDecodeClient, token=token))

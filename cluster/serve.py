@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cluster.console import print_ready, say
+from cluster.console import ReadyView, print_ready, say
 from cluster.cores import available_cores, share_of_cores
 from cluster.http_client import get_json, stream_chat
 from cluster.launch import RunningCluster, launch
+from cluster.router_settings import cluster_token_of, router_config, warnings_of
 from cluster.settings import ServeSettings
 from cluster.sizes import format_size
 from engine.checkpoint.config_file import read_config
@@ -23,7 +25,7 @@ from engine.checkpoint.resolve import resolve_model
 from engine.model_config import ModelConfig
 from protocol.errors import KvferryError
 from router.config import RouterConfig
-from router.server import HttpServer
+from router.server import HttpServer, listening_socket
 
 LOOK_AFTER_WORKERS_EVERY_S = 2.0
 DEMO_QUESTION = "What is the capital of France? Answer in one sentence."
@@ -51,50 +53,59 @@ def serve(settings: ServeSettings) -> int:
 def demo(settings: ServeSettings, question: str) -> int:
     """Starts a cluster, streams one answer, says what was ferried, and stops it again."""
     with closing(_start(settings)) as cluster:
-        before = get_json(f"{cluster.url}/cluster")
+        before = get_json(f"{cluster.url}/cluster", cluster.access)
         _ask(cluster, question)
-        _report(before, get_json(f"{cluster.url}/cluster"))
+        _report(before, get_json(f"{cluster.url}/cluster", cluster.access))
     return 0
 
 
 def _start(settings: ServeSettings) -> RunningCluster:
+    draft = router_config(settings)
+    token = cluster_token_of(settings)
+    check_ports(draft)
     directory = resolve_model(settings.model, say)
     config = ModelConfig.from_hf(read_config(directory.path))
     name = settings.served_model_name or Path(directory.name).name
-    router = RouterConfig(
-        served_model_name=name,
-        context_tokens=config.max_position_embeddings,
-        host=settings.host,
-        port=settings.port,
-        max_concurrent=settings.max_concurrent,
-        max_queue=settings.max_queue,
-        request_timeout_s=settings.request_timeout,
-        shutdown_grace_s=3,
-    )
-    check_port(router)
+    router = replace(draft, served_model_name=name, context_tokens=config.max_position_embeddings)
     if not settings.ray_address and settings.device == "cpu":
         # Known to be too many already now: no need to start Ray first.
         num_workers = settings.prefill + settings.decode
         share_of_cores(num_workers, len(available_cores()), settings.threads_per_worker)
-    cluster = launch(settings, str(directory.path), router, say)
+    for warning in warnings_of(router):
+        say(f"note: {warning}")
+    cluster = launch(settings, str(directory.path), router, token, say)
     say("ready")
-    print_ready(cluster.url, name, cluster.workers, get_json(f"{cluster.url}/cluster")["links"])
+    print_ready(_ready_view(cluster, router))
     sys.stdout.flush()
     return cluster
 
 
-def check_port(config: RouterConfig) -> None:
-    """Raises `ConfigError` now, not after a minute of loading, when the port is taken."""
+def _ready_view(cluster: RunningCluster, router: RouterConfig) -> ReadyView:
+    return ReadyView(
+        url=cluster.url,
+        grpc=cluster.addresses.grpc,
+        model=router.served_model_name,
+        wants_key=bool(router.api_keys),
+        certificate=router.tls_cert,
+        workers=cluster.workers,
+        links=get_json(f"{cluster.url}/cluster", cluster.access)["links"],
+    )
+
+
+def check_ports(config: RouterConfig) -> None:
+    """Raises `ConfigError` now, not after a minute of loading, when a port is taken."""
 
     async def nothing(scope: object, receive: object, send: object) -> None:
         """Answers nobody: the server is closed before it serves."""
 
-    HttpServer(nothing, config).close()
+    with closing(HttpServer(nothing, config)):
+        if config.grpc_port is not None:
+            listening_socket(config.host, config.grpc_port, "--grpc-port").close()
 
 
 def _ask(cluster: RunningCluster, question: str) -> None:
     sys.stdout.write(f"\n> {question}\n")
-    model = get_json(f"{cluster.url}/v1/models")["data"][0]["id"]
+    model = get_json(f"{cluster.url}/v1/models", cluster.access)["data"][0]["id"]
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question}],
@@ -105,7 +116,7 @@ def _ask(cluster: RunningCluster, question: str) -> None:
     start = time.monotonic()
     times: list[float] = []
     usage: dict[str, int] = {}
-    for event in stream_chat(cluster.url, body, DEMO_TIMEOUT_S):
+    for event in stream_chat(cluster.url, body, DEMO_TIMEOUT_S, cluster.access):
         if "error" in event:
             raise KvferryError(event["error"]["message"])
         usage = event.get("usage") or usage

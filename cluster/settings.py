@@ -15,7 +15,14 @@ ENVIRONMENT_PREFIX = "KVFERRY_"
 
 
 def _setting(default: Any, text: str, *, metavar: str = "N", choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": text, "metavar": metavar, "choices": choices})
+    metadata = {"help": text, "metavar": metavar, "choices": choices, "is_list": False, "is_secret": False}
+    return field(default=default, metadata=metadata)
+
+
+def _list_setting(text: str, *, metavar: str, is_secret: bool = False) -> Any:
+    """Several values with commas between them, in YAML a list. A secret one is in no message and no `repr`."""
+    metadata = {"help": text, "metavar": metavar, "choices": (), "is_list": True, "is_secret": is_secret}
+    return field(default="", repr=not is_secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,27 @@ class ServeSettings:
     max_queue: int = _setting(1024, "requests that wait beyond that; more are answered 429")
     request_timeout: float = _setting(600.0, "seconds from the arrival of a request to its last token", metavar="S")
     startup_timeout: float = _setting(600.0, "seconds until the cluster must be ready", metavar="S")
+    max_body: str = _setting("4MiB", "longest body of an HTTP request; longer ones are answered 413", metavar="SIZE")
+    grpc_port: str = _setting(
+        "auto", "port of the public gRPC API; auto is the one after --port, off serves none", metavar="PORT"
+    )
+    api_key: str = _list_setting(
+        "key that clients must send as `Authorization: Bearer KEY`; several with commas between. A flag is visible to "
+        "other users of the machine: prefer the variable or --api-key-file",
+        metavar="KEY",
+        is_secret=True,
+    )
+    api_key_file: str = _setting("", "file with more such keys, one a line; # starts a comment line", metavar="FILE")
+    tls_cert: str = _setting("", "PEM certificate chain: HTTP becomes HTTPS, gRPC too is encrypted", metavar="FILE")
+    tls_key: str = _setting("", "PEM key of --tls-cert, without a passphrase", metavar="FILE")
+    cors_origins: str = _list_setting(
+        "origins whose pages may call from a browser, e.g. https://app.example.com, or * for all; none by default",
+        metavar="ORIGINS",
+    )
+    cluster_token_file: str = _setting(
+        "", "file with the secret that router and workers share; a fresh one is made by default", metavar="FILE"
+    )
+    log_prompts: bool = _setting(False, "log prompts and answers, which may hold personal data; off by default")
     log_level: str = _setting("info", "how much to log", metavar="LEVEL", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
@@ -90,9 +118,11 @@ class ServeSettings:
         for name in ("request_timeout", "startup_timeout"):
             if not 0 < getattr(self, name) < 1e9:
                 raise ConfigError(f"--{flag_of(name)} must be a positive number of seconds, got {getattr(self, name)}")
-        for name in ("kv_cache_memory", "landing_memory", "slot_memory"):
+        for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body"):
             if getattr(self, name):
                 parse_size(getattr(self, name))
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")
 
 
 def flag_of(name: str) -> str:

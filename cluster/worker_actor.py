@@ -15,10 +15,12 @@ from cluster.worker_spec import WorkerSpec
 
 
 class WorkerActor:
-    """A worker in an actor. What crosses is JSON."""
+    """A worker in an actor. What crosses is JSON. Without an address of its own it listens on Ray's for this node."""
 
     def __init__(self, spec: str, index: int) -> None:
-        wanted = replace(WorkerSpec.from_json(spec), index=index, host_address=ray.util.get_node_ip_address())
+        asked = WorkerSpec.from_json(spec)
+        address = asked.host_address or ray.util.get_node_ip_address()
+        wanted = replace(asked, index=index, host_address=address)
         os.environ["OMP_NUM_THREADS"] = str(wanted.num_threads)  # read when torch is loaded, that is below
         from cluster.worker_process import DecodeProcess, PrefillProcess
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import socket
@@ -22,6 +23,7 @@ from prefill_worker.config import PrefillConfig
 from prefill_worker.service import PrefillService
 from prefill_worker.worker import PrefillWorker
 from protocol.description import WorkerDescription
+from protocol.errors import ConfigError
 from protocol.ids import WorkerId
 from protocol.rpc_server import RpcServer
 from transfer.arena import Arena
@@ -49,6 +51,7 @@ class WorkerProcess(ABC):
 
     def start(self) -> WorkerDescription:
         """Loads the model and serves. Raises from the error tree, with nothing left running that matters."""
+        check_listening_address(self.spec.host_address)
         logging.basicConfig(level=self.spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
         if self.spec.device == "cpu":
             self._cores = cores_of(self.spec.index, self.spec.num_threads, available_cores())
@@ -119,8 +122,8 @@ class PrefillProcess(WorkerProcess):
         sender = Sender(self.identity, transport, outbox, PoolCodec(engine.cache.pool, engine.layout))
         config = PrefillConfig(max_step_tokens=spec.max_step_tokens, max_sequences=spec.max_sequences)
         worker = PrefillWorker(self.identity, engine, sender, config)
-        service = PrefillService(worker)
-        server = RpcServer(service.register, spec.host_address)
+        service = PrefillService(worker, spec.cluster_token)
+        server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)
         target = self._run(server, PumpThread(sender, "shipping"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
@@ -139,10 +142,20 @@ class DecodeProcess(WorkerProcess):
         )
         worker = DecodeWorker(self.identity, engine, receiver, config)
         service = DecodeService(worker)
-        server = RpcServer(service.register, spec.host_address)
+        server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)
         target = self._run(server, PumpThread(receiver, "landing"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
+
+
+def check_listening_address(address: str) -> None:
+    """Raises `ConfigError` unless it is one interface's: a worker never listens on all of them."""
+    try:
+        is_one = not ipaddress.ip_address(address).is_unspecified
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ConfigError(f"workers cannot listen on {address!r}: start Ray with --node-ip-address and one interface's")
 
 
 def load_engine(spec: WorkerSpec, progress: Callable[[str], None]) -> Engine:
@@ -157,5 +170,6 @@ def load_engine(spec: WorkerSpec, progress: Callable[[str], None]) -> Engine:
         block_size=spec.block_size,
         kv_cache_bytes=spec.kv_cache_bytes,
         attention=spec.attention,
+        tokenizer_directory=directory.path,
     )
     return build_engine(settings, config, source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from cluster.settings import ServeSettings
 from cluster.sizes import parse_size
@@ -11,7 +11,10 @@ from cluster.sizes import parse_size
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One worker. `index` counts the workers on its host; `host_address` is what its servers listen on."""
+    """One worker. `index` counts the workers on its host; `host_address` is what its servers listen on.
+
+    `cluster_token` is wanted from every caller; it is empty only for a worker in the process of its caller.
+    """
 
     name: str
     role: str
@@ -30,6 +33,7 @@ class WorkerSpec:
     num_slots: int
     slot_bytes: int
     log_level: str
+    cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
         """The spec as it crosses."""

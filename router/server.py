@@ -30,7 +30,7 @@ class HttpServer:
 
     def __init__(self, app: ASGIApp, config: RouterConfig) -> None:
         self._config = config
-        self._socket = _bound_socket(config.host, config.port)
+        self._socket = listening_socket(config.host, config.port, "--port")
         self.port: int = self._socket.getsockname()[1]
         self.started = threading.Event()
         self._failure: BaseException | None = None
@@ -119,8 +119,8 @@ def _uvicorn_config(app: ASGIApp, config: RouterConfig) -> uvicorn.Config:
     )
 
 
-def _bound_socket(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `ConfigError` that says what to change."""
+def listening_socket(host: str, port: int, flag: str) -> socket.socket:
+    """A listening socket. Raises `ConfigError` that says what to change; `flag` is what chooses the port."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -133,7 +133,7 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port {port} is in use: stop what uses it or choose another with --port") from error
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; see --host and --port") from error
+            raise ConfigError(f"port {port} is in use: stop what uses it or choose another with {flag}") from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; see --host and {flag}") from error
     listener.setblocking(False)
     return listener
