@@ -5,13 +5,15 @@ Answers are not built from these: chunks are written as ready-made JSON. A field
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0)]
 Logprob = Annotated[float, Field(le=0)]
 Finish = Literal["stop", "length"]
+ABSENT: Any = Field(default=None)
+"""The default of fields that are either there and not null, or not there at all."""
 
 
 class Shape(BaseModel):
@@ -36,12 +38,23 @@ class UsageShape(Shape):
 
 
 class CompletionLogprobs(Shape):
-    """Log-probabilities of a text completion: lists with an entry for each token."""
+    """Log-probabilities of a text completion: lists with an entry for each token. An echoed prompt's first has none."""
 
     tokens: list[str]
-    token_logprobs: list[Logprob]
-    top_logprobs: list[dict[str, Logprob]]
+    token_logprobs: list[Logprob | None]
+    top_logprobs: list[dict[str, Logprob] | None]
     text_offset: list[Count]
+
+
+class PromptTokenLogprob(Shape):
+    """The log-probability of a token at one place of the prompt."""
+
+    logprob: Logprob
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptTokenLogprob] | None]
+"""By token id: the likeliest tokens and the prompt's own, for each token of the prompt but its first."""
 
 
 class CompletionChoice(Shape):
@@ -51,12 +64,16 @@ class CompletionChoice(Shape):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Finish
+    prompt_logprobs: PromptLogprobs = ABSENT
 
 
-class CompletionChunkChoice(CompletionChoice):
+class CompletionChunkChoice(Shape):
     """What a chunk adds to an answer. `finish_reason` is set in the last chunk of a choice."""
 
-    finish_reason: Finish | None  # type: ignore[assignment] # wider than in a whole answer
+    index: Count
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish | None
 
 
 class Completion(Shape):
@@ -133,8 +150,8 @@ class ChatCompletion(Shape):
 class ChatDelta(Shape):
     """What a chunk adds to the model's turn. `role` comes with the first chunk of a choice."""
 
-    role: Literal["assistant"] | None = None
-    content: str | None = None
+    role: Literal["assistant"] = ABSENT
+    content: str = ABSENT
 
 
 class ChatChunkChoice(Shape):

@@ -49,7 +49,7 @@ class Limits:
         return cls(
             model=config.served_model_name,
             max_tokens=min(config.max_total_tokens - 1, MAX_INT32),
-            max_choices=config.max_choices,
+            max_choices=min(config.max_choices, config.max_concurrent),
             max_prompts=config.max_concurrent + config.max_queue,
             max_token_id=front.vocab_size - 1,
             # Some models put a token before every text, so that an empty one is a prompt too.
@@ -85,7 +85,7 @@ def _token_ids(limits: Limits) -> Schema:
 
 def _logit_bias(_: Limits) -> Schema:
     # Which of these decimal numbers are token ids is beyond a pattern.
-    return {"propertyNames": {"pattern": "^[0-9]+$"}}
+    return {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"}}
 
 
 def _content(_: Limits) -> Schema:
@@ -122,7 +122,7 @@ FIELD_SCHEMAS: Mapping[type[BaseModel], FieldSchemas] = {
     },
     CompletionBody: {
         "prompt": _prompt,
-        "echo": _always(one_of(False)),
+        "max_tokens": _limit_of_tokens(0),
         "suffix": _always(one_of("")),
     },
     ChatBody: {
@@ -161,8 +161,9 @@ _SAMPLING_RULES = [
     {"if": _given("stream_options", {"type": "object"}), "then": _STREAMED},
     {"if": _given("prompt_logprobs", {"type": "integer"}), "then": {"not": _STREAMED}},
 ]
+_PROMPT_ONLY = {"properties": {"echo": {"const": True}, "min_tokens": one_of(0)}, "required": ["echo"]}
 RULES: Mapping[type[BaseModel], list[Schema]] = {
-    CompletionBody: _SAMPLING_RULES,
+    CompletionBody: [*_SAMPLING_RULES, {"if": _given("max_tokens", {"const": 0}), "then": _PROMPT_ONLY}],
     ChatBody: [
         *_SAMPLING_RULES,
         {"if": _given("top_logprobs", {"type": "integer"}), "then": _given("logprobs", {"const": True})},

@@ -124,7 +124,7 @@ def _parameters(operation: Operation) -> list[Schema]:
 def _components(models: set[type[BaseModel]], front: Front) -> Schema:
     by_name = sorted(models, key=lambda model: model.__name__)
     _, generated = models_json_schema([(model, "validation") for model in by_name], ref_template=_REF_TEMPLATE)
-    schemas = _without_titles(generated["$defs"])
+    schemas = _plain(generated["$defs"])
     limits = Limits.of(front)
     for model in {*models, *FIELD_SCHEMAS}:
         if model.__name__ in schemas:
@@ -175,12 +175,17 @@ def _description(front: Front) -> str:
     )
 
 
-def _without_titles(schema: Any) -> Any:
-    """The schema without the titles that pydantic makes of names. A property that is called `title` is no text."""
+def _plain(schema: Any) -> Any:
+    """The schema without what pydantic adds to it: titles made of names, and null as the value of what is absent.
+
+    A property may be called `title` or `default`; its value is no text, nor null.
+    """
     if isinstance(schema, list):
-        return [_without_titles(each) for each in schema]
+        return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _without_titles(value) for key, value in schema.items() if not (key == "title" and isinstance(value, str))
+        key: _plain(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str)) and not (key == "default" and value is None)
     }
