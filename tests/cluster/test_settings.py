@@ -33,11 +33,75 @@ def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
 
 def test_every_setting_has_its_flag_and_its_variable() -> None:
     """All three spellings of every setting are understood."""
+    together = {"tls_cert": ["--tls-key", "1MiB"], "tls_key": ["--tls-cert", "1MiB"]}
     for field in fields(ServeSettings):
         value = str(field.default) if field.default != "" else (field.metadata["choices"] or ("1MiB",))[-1]
-        for argv, environment in (([f"--{flag_of(field.name)}", value], {}), ([], {environment_of(field.name): value})):
-            settings = _load(*argv, *(["m"] if field.name != "model" else []), environment=environment)
+        given = [] if isinstance(field.default, bool) else [value]
+        flag = f"--{flag_of(field.name)}" if given else f"--no-{flag_of(field.name)}"
+        for argv, environment in (([flag, *given], {}), ([], {environment_of(field.name): value})):
+            rest = [*(["m"] if field.name != "model" else []), *together.get(field.name, [])]
+            settings = _load(*argv, *rest, environment=environment)
             assert str(getattr(settings, field.name)) == value
+
+
+def test_a_switch_is_heard_from_all_three_sources(tmp_path: Path) -> None:
+    """The flag takes no value and has an opposite; the words of the other two are true, false, 1 and 0."""
+    file = tmp_path / "serve.yaml"
+    for content, wanted in (("true", True), ("false", False), ("1", True), ("'0'", False)):
+        file.write_text(f"log-prompts: {content}\n")
+        assert _load("m", "--config", str(file)).log_prompts is wanted
+    for word, wanted in (("1", True), ("true", True), ("TRUE", True), ("0", False), ("false", False)):
+        assert _load("m", environment={"KVFERRY_LOG_PROMPTS": word}).log_prompts is wanted
+    assert _load("m").log_prompts is False
+    assert _load("m", "--log-prompts", environment={"KVFERRY_LOG_PROMPTS": "0"}).log_prompts is True
+    assert _load("m", "--no-log-prompts", environment={"KVFERRY_LOG_PROMPTS": "1"}).log_prompts is False
+    file.write_text("log-prompts: true\n")
+    assert _load("m", "--config", str(file), environment={"KVFERRY_LOG_PROMPTS": "0"}).log_prompts is False
+
+
+@pytest.mark.parametrize("word", ["", "yes", "2", "on"])
+def test_another_word_is_no_switch(word: str) -> None:
+    """The error names the variable."""
+    with pytest.raises(ConfigError, match="KVFERRY_LOG_PROMPTS"):
+        _load("m", environment={"KVFERRY_LOG_PROMPTS": word})
+
+
+def test_a_file_may_list_what_a_flag_joins_with_commas(tmp_path: Path) -> None:
+    """Keys and origins; and `off` is a word there, no boolean."""
+    file = tmp_path / "serve.yaml"
+    file.write_text("api-key: [a, b]\ncors-origins:\n- https://a.example\n- https://b.example\ngrpc-port: off\n")
+    settings = _load("m", "--config", str(file))
+    assert settings.api_key == "a,b"
+    assert settings.cors_origins == "https://a.example,https://b.example"
+    assert settings.grpc_port == "off"
+
+
+@pytest.mark.parametrize("content", ["0123", "{a: marker}", "[marker, 7]", "''", "[marker, '']", "'marker,,b'", "null"])
+def test_a_key_that_would_be_read_as_another_is_refused(tmp_path: Path, content: str) -> None:
+    """YAML reads 0123 as a number; an empty key would let nobody in, or everybody. The key itself is not shown."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"api-key: {content}\n")
+    with pytest.raises(ConfigError, match="api-key") as caught:
+        _load("m", "--config", str(file))
+    assert "marker" not in caught.value.message
+
+
+def test_an_empty_key_does_not_open_the_door() -> None:
+    """`KVFERRY_API_KEY=$UNSET` and `--api-key ''` are mistakes, not a server without keys."""
+    with pytest.raises(ConfigError, match="KVFERRY_API_KEY"):
+        _load("m", environment={"KVFERRY_API_KEY": ""})
+    with pytest.raises(ConfigError, match="--api-key"):
+        _load("m", "--api-key", "")
+
+
+def test_a_broken_file_is_not_quoted(tmp_path: Path) -> None:
+    """The parser's own message would show the line, and a key with it: only its number is told."""
+    file = tmp_path / "serve.yaml"
+    file.write_text('model: m\napi-key: "sk-marker\n')
+    with pytest.raises(ConfigError, match=r"serve\.yaml.*line") as caught:
+        _load("--config", str(file))
+    assert "marker" not in caught.value.message
+    assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -49,6 +113,9 @@ def test_every_setting_has_its_flag_and_its_variable() -> None:
         (["m", "--device", "tpu"], "device"),
         (["m", "--kv-cache-memory", "lots"], "lots"),
         (["m", "--request-timeout", "nan"], "request-timeout"),
+        (["m", "--max-body", "much"], "much"),
+        (["m", "--tls-cert", "file"], "tls-key"),
+        (["m", "--tls-key", "file"], "tls-cert"),
         ([], "model"),
     ],
 )

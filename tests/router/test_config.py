@@ -27,6 +27,16 @@ def test_the_smaller_of_context_and_pool_limits_a_request() -> None:
         ({"request_timeout_s": 0}, "request_timeout_s"),
         ({"request_timeout_s": float("nan")}, "request_timeout_s"),
         ({"max_request_tokens": 1}, "max_request_tokens"),
+        ({"max_choices": 0}, "max_choices"),
+        ({"grpc_port": -1}, "grpc-port"),
+        ({"grpc_port": 65536}, "grpc-port"),
+        ({"grpc_port": 8000}, "both 8000"),
+        ({"api_keys": ("good", "")}, "API key number 2"),
+        ({"api_keys": ("with space",)}, "API key number 1"),
+        ({"tls_cert": "cert.pem"}, "tls-key"),
+        ({"tls_key": "key.pem"}, "tls-cert"),
+        ({"cors_origins": ("app.example.com",)}, "cors-origins"),
+        ({"cors_origins": ("https://app.example.com/path",)}, "cors-origins"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -34,3 +44,15 @@ def test_wrong_settings_are_refused_by_name(changes: dict[str, Any], message: st
     settings: dict[str, Any] = {"served_model_name": "m", "context_tokens": 64} | changes
     with pytest.raises(ConfigError, match=message):
         RouterConfig(**settings)
+
+
+def test_keys_are_not_in_what_is_printed() -> None:
+    """A config can be logged; and free ports may be asked for twice."""
+    config = RouterConfig("m", 64, port=0, grpc_port=0, api_keys=("sk-marker",), cors_origins=("*",))
+    assert "sk-marker" not in f"{config} {config!r}"
+
+
+def test_a_certificate_makes_the_scheme() -> None:
+    """URLs say https exactly when TLS is on."""
+    assert RouterConfig("m", 64).scheme == "http"
+    assert RouterConfig("m", 64, tls_cert="cert.pem", tls_key="key.pem").scheme == "https"

@@ -1,14 +1,18 @@
 """The server around the application: port, start, stop."""
 
 import asyncio
+import ssl
 import threading
+import warnings
+from pathlib import Path
 
 import httpx
 import pytest
 
 from protocol.errors import ConfigError
 from router.server import HttpServer
-from tests.support.http_front import WAIT_S, FrontUnderTest, front_config
+from tests.support.certificate import why_not, write_certificate
+from tests.support.http_front import WAIT_S, FrontUnderTest, front_config, sse_events
 from tests.support.scripted_generator import Script, ScriptedGenerator
 
 
@@ -23,6 +27,37 @@ def test_an_unknown_host_is_refused_with_advice() -> None:
     """The error names the host and the flag."""
     with pytest.raises(ConfigError, match="--host"):
         HttpServer(FrontUnderTest().app, front_config(host="no.such.host.invalid"))
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_tls_is_served_with_the_given_certificate(tmp_path: Path) -> None:
+    """A client that trusts it gets answers and streams over TLS 1.2 or later; plain HTTP gets none."""
+    made = write_certificate(tmp_path, "IP:127.0.0.1")
+    front = FrontUnderTest(config=front_config(tls_cert=str(made.cert), tls_key=str(made.key), api_keys=("key",)))
+    trust = ssl.create_default_context(cafile=str(made.cert))
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.load_verify_locations(made.cert)
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with front.served() as server:
+        assert server.url == f"https://127.0.0.1:{server.port}"
+        with httpx.Client(base_url=server.url, verify=trust, headers={"authorization": "Bearer key"}) as client:
+            assert client.get("/v1/models").status_code == 200
+            answer = client.post("/v1/completions", json={"prompt": "a", "stream": True})
+            assert sse_events(answer)[-1] == "[DONE]"
+        with httpx.Client(base_url=server.url, verify=old) as client, pytest.raises(httpx.ConnectError):
+            client.get("/health")
+        with httpx.Client(base_url=server.url.replace("https", "http")) as client, pytest.raises(httpx.HTTPError):
+            client.get("/health")
+
+
+@pytest.mark.parametrize(("host", "shown"), [("::1", "[::1]"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
+def test_the_url_is_one_that_this_machine_can_ask(host: str, shown: str) -> None:
+    """All interfaces are shown as loopback, IPv6 in brackets."""
+    server = HttpServer(FrontUnderTest().app, front_config(host=host))
+    assert server.url == f"http://{shown}:{server.port}"
+    server.close()
 
 
 async def test_it_serves_in_the_callers_loop_until_it_is_stopped() -> None:
