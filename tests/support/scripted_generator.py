@@ -20,7 +20,8 @@ class Script:
 
     `token_ids` (of choice k: `choices[k]`, where that is given) are replayed as far as the request's stop rule lets them,
     the last one with `finish` if that is given; then `error` is raised, or nothing more comes until `release` (`hangs`). A
-    script that has run out of tokens and does neither repeats its last one.
+    script that has run out of tokens and does neither repeats its last one. One that `is_unscored` leaves out
+    the log-probabilities of prompts.
     """
 
     token_ids: Sequence[int] = (65,)
@@ -30,6 +31,7 @@ class Script:
     start_error: KvferryError | None = None
     finish: FinishReason | None = None
     choices: Sequence[Sequence[int]] = ()
+    is_unscored: bool = False
 
     def ids_of(self, choice: int) -> Sequence[int]:
         return self.choices[choice] if self.choices else self.token_ids
@@ -66,7 +68,7 @@ class ScriptedGenerator:
             if script.start_error is not None:
                 is_over = True
                 raise script.start_error
-            yield GenerationStart(script.cached_tokens, self._prompt_logprobs(request))
+            yield GenerationStart(script.cached_tokens, None if script.is_unscored else _prompt_scores(request))
             open_choices = list(range(request.num_choices))
             for index in range(request.stop.max_tokens):
                 for choice in list(open_choices):
@@ -85,11 +87,6 @@ class ScriptedGenerator:
                     return
         finally:
             self._leave(request, is_over)
-
-    def _prompt_logprobs(self, request: GenerateRequest) -> PromptLogprobs | None:
-        if request.num_prompt_logprobs is None:
-            return None
-        return tuple(_scores(token_id, request.num_prompt_logprobs) for token_id in request.prompt_token_ids[1:])
 
     async def _end_of_script(self, script: Script) -> None:
         if script.error is not None:
@@ -120,6 +117,12 @@ class ScriptedGenerator:
         else:
             self.cancelled.append(request.request_id)
         self.has_left.set()
+
+
+def _prompt_scores(request: GenerateRequest) -> PromptLogprobs | None:
+    if request.num_prompt_logprobs is None:
+        return None
+    return tuple(_scores(token_id, request.num_prompt_logprobs) for token_id in request.prompt_token_ids[1:])
 
 
 def _scores(token_id: int, num_top: int) -> TokenLogprobs:

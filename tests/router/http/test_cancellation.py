@@ -110,3 +110,17 @@ async def _until_metric(front: FrontUnderTest, name: str, value: float) -> None:
 
 def _prompt(request: GenerateRequest) -> int:
     return request.prompt_token_ids[0]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_client_that_goes_away_cancels_all_choices(is_stream: bool) -> None:
+    """One generation a prompt carries all its choices, and each of them ends; all places are free again."""
+    front = _hanging()
+    call = _call(front, prompt=["a", "b"], n=3, stream=is_stream)
+    running = asyncio.ensure_future(call.run())
+    await _until(call.has_sent if is_stream else front.generator.has_started)
+    call.disconnect.set()
+    await asyncio.wait_for(running, WAIT_S)
+    assert sorted(front.generator.cancelled) == sorted(request.request_id for request in front.generator.requests)
+    assert front.metric("kvferry_requests_running") == 0
+    assert front.metric("kvferry_requests_total", endpoint="completions", outcome="cancelled") == 6

@@ -47,13 +47,48 @@ from tests.support.scripted_generator import Script, ScriptedGenerator
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"chunk": 1}}, "stream_options.chunk"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": 1.0}, "n"),
+        ({"n": True}, "n"),
         ({"best_of": 3}, "best_of"),
-        ({"echo": True}, "echo"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"echo": 1}, "echo"),
         ({"suffix": "x"}, "suffix"),
-        ({"logit_bias": {"1": 5}}, "logit_bias"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"01": 1}}, "logit_bias"),
+        ({"logit_bias": {"1.0": 1}}, "logit_bias"),
+        ({"logit_bias": {"\u0661": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {"257": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 100.5}}, "logit_bias.1"),
+        ({"logit_bias": {"1": -101}}, "logit_bias.1"),
+        ({"logit_bias": {"1": "5"}}, "logit_bias.1"),
+        ({"logit_bias": {"1": None}}, "logit_bias.1"),
+        ({"logit_bias": [[1, 5]]}, "logit_bias"),
+        ({"logit_bias": {str(key): 0 for key in range(1025)}}, "logit_bias"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"presence_penalty": "0"}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"frequency_penalty": True}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 101}, "repetition_penalty"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"min_tokens": 1, "max_tokens": 0, "echo": True}, "min_tokens"),
+        ({"max_tokens": 0, "echo": False}, "max_tokens"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"messages": []}, "messages"),
+        ({"response_format": {"type": "text"}}, "response_format"),
         ({"max_completion_tokens": 4}, "max_completion_tokens"),
         ({"no_such_field": None}, "no_such_field"),
         ({"user": 5}, "user"),
@@ -76,9 +111,26 @@ async def test_fields_that_change_nothing_are_accepted() -> None:
     """Clients that always send OpenAI's defaults are served, and null is as good as absent."""
     response = await FrontUnderTest().complete(
         n=1, best_of=1, echo=False, suffix=None, logit_bias={}, presence_penalty=0, frequency_penalty=0.0, user="u",
-        stop=None, seed=None, temperature=None, stream=None, logprobs=None, max_tokens=None,
+        stop=None, seed=None, temperature=None, stream=None, logprobs=None, max_tokens=None, repetition_penalty=1,
+        min_tokens=0, prompt_logprobs=None,
     )  # fmt: skip
     assert response.status_code == 200
+
+
+async def test_no_limit_without_an_echo_is_told_what_to_do() -> None:
+    """`max_tokens` 0 is for looking at the prompt, and the refusal says so."""
+    error = (await FrontUnderTest().complete(max_tokens=0)).json()["error"]
+    assert "echo" in error["message"]
+
+
+@pytest.mark.parametrize("limits", [{"max_choices": 3}, {"max_concurrent": 3}])
+async def test_the_servers_own_limit_of_choices(limits: dict[str, int]) -> None:
+    """No more choices of a prompt than are allowed, or could run at once; that many are served."""
+    front = FrontUnderTest(config=front_config(**limits))
+    error = (await front.complete(n=4)).json()["error"]
+    assert error["param"] == "n"
+    assert "at most 3" in error["message"]
+    assert len((await front.complete(n=3)).json()["choices"]) == 3
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
