@@ -4,38 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from protocol.request import MAX_LOGPROBS
-from router.front.sampling_body import MAX_INT32, SamplingBody, Strict, only, wrong
+from router.front.chat_message import ChatMessage
+from router.front.sampling_body import MAX_INT32, SamplingBody, Strict, only
+from router.front.tools.body import MAX_TOOLS, FunctionName, Tool, ToolChoice
+
+__all__ = ["ChatBody", "ChatMessage", "JsonSchema", "ResponseFormat"]
 
 
-def _content(value: Any) -> str:
-    """The text of a message: a string, or the text parts joined."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise wrong("must be a text or a list of parts of type 'text'")
-    for part in value:
-        if not isinstance(part, dict) or part.keys() != {"type", "text"} or part["type"] != "text":
-            raise PydanticCustomError("unsupported_value", "only parts with type 'text' and a text are supported")
-        if not isinstance(part["text"], str):
-            raise wrong("the text of a part must be a string")
-    return "".join(part["text"] for part in value)
+class JsonSchema(Strict):
+    """A JSON schema that the answer satisfies, also when `strict` is false; without `schema` any object does."""
+
+    name: FunctionName
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
 
 
-class ChatMessage(Strict):
-    """One turn of the conversation. Null fields come back with the answers that clients append to their messages."""
+class ResponseFormat(Strict):
+    """What the answer's text is: anything, any JSON object, or JSON that satisfies a schema."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_content)]
-    name: str | None = None
-    refusal: Annotated[str | None, only()] = None
-    tool_calls: Annotated[list[Any] | None, only([])] = None
-    function_call: Annotated[dict[str, Any] | None, only()] = None
-    annotations: Annotated[list[Any] | None, only([])] = None
-    audio: Annotated[dict[str, Any] | None, only()] = None
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 class ChatBody(SamplingBody):
@@ -45,10 +37,12 @@ class ChatBody(SamplingBody):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: Annotated[dict[str, Any] | None, only({"type": "text"})] = None
-    tools: Annotated[list[Any] | None, only([])] = None
-    tool_choice: Annotated[str | None, only("none", "auto")] = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool] | None, Field(max_length=MAX_TOOLS)] = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Any] | None, only([])] = None
+    function_call: Annotated[str | None, only("none", "auto")] = None
     modalities: Annotated[list[str] | None, only(["text"])] = None
     store: Annotated[bool | None, only(False)] = None
     metadata: Annotated[dict[str, str] | None, only({})] = None

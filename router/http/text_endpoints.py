@@ -12,9 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from protocol.errors import BadRequest
-from router.front.chat_body import ChatMessage
+from router.front.chat_message import ChatMessage, turns_of
 from router.front.front import Front
 from router.front.sampling_body import Strict, wrong
+from router.front.tools.body import MAX_TOOLS, Tool
+from router.front.tools.offer import offer_of
 from router.front.validation import parse_json
 from router.http.body import off_loop_if_long, read_body
 
@@ -25,7 +27,7 @@ class TokenizeBody(Strict):
     """`POST /tokenize`: a `prompt`, or the `messages` of a chat, as `/v1/chat/completions` would read them.
 
     Unless `add_special_tokens` says otherwise, a prompt gets what the model wants around a text, and a chat only what its
-    template writes. `add_generation_prompt` is for chats.
+    template writes. `add_generation_prompt` and `tools` are for chats.
     """
 
     model: str | None = None
@@ -33,14 +35,16 @@ class TokenizeBody(Strict):
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    tools: Annotated[list[Tool] | None, Field(max_length=MAX_TOOLS)] = None
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")
     def _has_one_text(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise wrong("give either prompt or messages")
-        if self.messages is None and self.add_generation_prompt is not None:
-            raise wrong("add_generation_prompt needs messages")
+        for field in ("add_generation_prompt", "tools"):
+            if self.messages is None and getattr(self, field) is not None:
+                raise wrong(f"{field} needs messages")
         return self
 
 
@@ -85,14 +89,11 @@ def _tokenized(front: Front, raw: bytes) -> dict[str, Any]:
 def _token_ids(front: Front, body: TokenizeBody) -> list[int]:
     if body.messages is None:
         return front.tokenizer.encode(body.prompt or "", body.add_special_tokens is not False)
+    offer = offer_of(front.tokenizer, body.tools or (), None, is_parallel=True)
+    turns = turns_of(front.tokenizer, body.messages)
     has_opening = body.add_generation_prompt is not False
-    text = front.tokenizer.chat_prompt([_turn(each) for each in body.messages], None, has_opening)
+    text = front.tokenizer.chat_prompt(turns, None if offer is None else offer.rendered, has_opening)
     return front.tokenizer.encode(text, bool(body.add_special_tokens))
-
-
-def _turn(message: ChatMessage) -> dict[str, str]:
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": message.content} | ({} if message.name is None else {"name": message.name})
 
 
 def _detokenized(front: Front, raw: bytes) -> dict[str, Any]:

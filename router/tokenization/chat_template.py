@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -59,10 +59,15 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
+            self._names = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateSyntaxError as error:
             raise ModelLoadError(
                 f"the chat template is not valid Jinja, line {error.lineno}: {error.message}"
             ) from error
+
+    def reads(self, name: str) -> bool:
+        """Whether the template looks at a variable of that name which it is given."""
+        return name in self._names
 
     def render(self, messages: Messages, variables: Mapping[str, Any]) -> str:
         """The prompt. `variables` are further names that the template may use. Raises `BadRequest` when it fails."""

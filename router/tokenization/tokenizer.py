@@ -98,6 +98,11 @@ class Tokenizer:
         """How the vocabulary spells a token; None for an id that is none."""
         return self._fast.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
 
+    def special_id(self, text: str) -> int | None:
+        """The id of the special token that is spelt `text`; None when there is none."""
+        token_id = self._fast.token_to_id(text)
+        return token_id if token_id in self._special_ids else None
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for in mid-text, perhaps part of a character; empty for no token."""
         token = self.token(token_id)
@@ -106,6 +111,12 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Whether the token is left out of decoded text."""
         return token_id in self._special_ids
+
+    @property
+    def can_render_tools(self) -> bool:
+        """Whether the model has a chat template that looks at the tools it is given."""
+        template = self._template(is_for_tools=True)
+        return template is not None and template.reads("tools")
 
     def chat_prompt(
         self,
@@ -116,15 +127,19 @@ class Tokenizer:
     ) -> str:
         """The text that the model's chat template makes of `messages`; to be encoded without special tokens.
 
-        `variables` are further names that the template may know, such as `enable_thinking`. Raises `BadRequest` when
-        the model has no template or the template refuses the messages.
+        A model may have one template for chats with tools, or with turns that called some, and one for others. `variables`
+        are further names that the template may know, such as `enable_thinking`. Raises `BadRequest` when the model has no
+        template or the template refuses the messages.
         """
-        template = self._templates.get(TOOL_TEMPLATE) if tools else None
-        template = template or self._templates.get(DEFAULT_TEMPLATE)
+        template = self._template(is_for_tools=bool(tools) or any(map(_is_about_tools, messages)))
         if template is None:
             raise BadRequest("this model has no chat template: use /v1/completions", param="messages")
         given = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
         return template.render(messages, {**given, **(variables or {})})
+
+    def _template(self, is_for_tools: bool) -> ChatTemplate | None:
+        template = self._templates.get(TOOL_TEMPLATE) if is_for_tools else None
+        return template or self._templates.get(DEFAULT_TEMPLATE)
 
     def encode_chat(
         self,
@@ -136,6 +151,10 @@ class Tokenizer:
         """The ids of `chat_prompt`, with nothing added: the template has put every special token in its place."""
         text = self.chat_prompt(messages, tools, add_generation_prompt, variables)
         return self.encode(text, add_special_tokens=False)
+
+
+def _is_about_tools(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "tool" or bool(message.get("tool_calls"))
 
 
 def _read_fast(file: Path) -> FastTokenizer:
