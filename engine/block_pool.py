@@ -134,6 +134,23 @@ class BlockTable:
         last = self._block_ids[-1] if self._block_ids else None
         self._block_ids.extend(self._pool.allocate(self.num_missing(num_tokens), after=last))
 
+    def fork(self, num_shared_tokens: int) -> BlockTable:
+        """A table that shares the full blocks among the first `num_shared_tokens` positions, to be grown with `ensure`.
+
+        Each of them gets a holder more, which the new table gives back. Raises `IllegalMove`, and shares nothing, after
+        release or when fewer blocks are held.
+        """
+        if self._is_released:
+            raise IllegalMove("the block table was released")
+        num_shared = num_shared_tokens // self._block_size
+        if not 0 <= num_shared <= len(self._block_ids):
+            raise IllegalMove(f"cannot share {num_shared} blocks of a table that holds {len(self._block_ids)}")
+        shared = self._block_ids[:num_shared]
+        self._pool.share(shared)
+        child = BlockTable(self._pool, self._block_size)
+        child._block_ids = shared
+        return child
+
     def release(self) -> None:
         """Gives all blocks back. Raises `IllegalMove` the second time."""
         if self._is_released:

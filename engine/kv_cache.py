@@ -42,6 +42,10 @@ class KvCache:
         target[0].index_copy_(0, slots, key.to(target.dtype))
         target[1].index_copy_(0, slots, value.to(target.dtype))
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Makes K and V of block `target` those of block `source` in all layers, slots that were never written included."""
+        self.pool[:, :, target].copy_(self.pool[:, :, source])
+
 
 def resolve_kv_dtype(name: str, compute_dtype: torch.dtype) -> KvDtype:
     """The cache's dtype for `auto` (the one computed in) or a name. Raises `ConfigError` for any other."""
