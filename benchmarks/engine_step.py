@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.machine import machine_facts
-from engine.batch import SequenceSlice, StepBatch
+from engine.batch import Draw, SequenceSlice, StepBatch
 from engine.build import COMPUTE_DTYPES, EngineConfig, build_engine
 from engine.checkpoint.resolve import resolve_model
 from engine.engine import Engine
@@ -30,7 +30,7 @@ from protocol.errors import KvferryError
 from protocol.layout import DEFAULT_BLOCK_SIZE
 from protocol.request import SamplingParams
 
-GREEDY = SamplingParams(temperature=0.0)
+GREEDY_DRAW = Draw(SamplingParams(temperature=0.0), (), 0)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -74,7 +74,7 @@ class RunningSequence:
     def take(self, max_tokens: int) -> SequenceSlice:
         """The next slice. With the last token at hand it asks for one more."""
         taken, self.waiting = self.waiting[:max_tokens], self.waiting[max_tokens:]
-        part = SequenceSlice(self.name, taken, self.start, self.block_ids, None if self.waiting else GREEDY)
+        part = SequenceSlice(self.name, taken, self.start, self.block_ids, () if self.waiting else (GREEDY_DRAW,))
         self.start += len(taken)
         return part
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from protocol.errors import KvferryError
 from protocol.request import PromptLogprobs, SamplingParams, TokenLogprobs
 
 
@@ -89,7 +90,10 @@ class SampledToken:
 class StepResult:
     """One token for each draw, in the order of slices and draws; `prompt_logprobs` by request of the slices with `scoring`,
     one entry for each of their targets.
+
+    `failures` holds by request why its draws could not be made: none of them has a token, and the request must end.
     """
 
     tokens: tuple[SampledToken, ...]
     prompt_logprobs: Mapping[str, PromptLogprobs] = field(default_factory=dict)
+    failures: Mapping[str, KvferryError] = field(default_factory=dict)

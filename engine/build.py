@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -10,6 +11,7 @@ from engine.attention import select_attention
 from engine.cuda_graphs import DecodeGraphs, cuda_capture
 from engine.decoder import Decoder
 from engine.engine import Engine
+from engine.grammar import GrammarBook
 from engine.kv_cache import KvCache, num_blocks_for_memory, resolve_kv_dtype
 from engine.linear import make_linear, make_plain_linear
 from engine.load import load_decoder
@@ -31,7 +33,8 @@ class EngineConfig:
     `compute_dtype` `auto` is float32 on the CPU and bfloat16 on CUDA; `kv_dtype` `auto` is the compute dtype. The KV
     cache has `num_blocks` blocks, or as many as fit into `kv_cache_bytes`, or else as many as fit into 1 GiB on the
     CPU and into 85 percent of the free memory on CUDA. `num_threads` None leaves torch's own choice. `attention`
-    `reference` also multiplies as plain torch does: the oracle, slower and with the least rounding.
+    `reference` also multiplies as plain torch does: the oracle, slower and with the least rounding. Grammars need the
+    tokenizer.json in `tokenizer_directory`; without it requests that have one are refused.
     """
 
     device: str = "cpu"
@@ -43,6 +46,7 @@ class EngineConfig:
     num_blocks: int | None = None
     attention: str = "auto"
     use_cuda_graphs: bool = True
+    tokenizer_directory: Path | None = None
 
     def __post_init__(self) -> None:
         if self.compute_dtype not in ("auto", *COMPUTE_DTYPES):
@@ -82,7 +86,8 @@ def build_engine(settings: EngineConfig, config: ModelConfig, source: WeightSour
     cache = KvCache(layout, _num_blocks(settings, layout, decoder), device)
     has_graphs = settings.use_cuda_graphs and device.type == "cuda" and attention.is_graph_safe
     graphs = DecodeGraphs(decoder, cache, attention, cuda_capture()) if has_graphs else None
-    return Engine(decoder, cache, attention, graphs)
+    grammars = GrammarBook(settings.tokenizer_directory, config.vocab_size, config.eos_token_ids)
+    return Engine(decoder, cache, attention, graphs, grammars)
 
 
 def _device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""One engine step: a batch of plain values in, one sampled token for each slice that asks out.
+"""One engine step: a batch of plain values in, one sampled token for each draw out, and scores of prompts on request.
 
 Mixes prefill chunks and decodes in one forward pass. Owns the model and the cache's memory; who owns which block is the
 scheduler's business.
@@ -11,26 +11,40 @@ from collections.abc import Sequence
 import torch
 
 from engine.attention.interface import AttentionBackend, build_metadata
-from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
+from engine.batch import Draw, SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.cuda_graphs import DecodeGraphs
 from engine.decoder import Decoder
+from engine.draw_plan import DrawPlan, plan_draws
+from engine.grammar import GrammarBook
 from engine.kv_cache import KvCache
+from engine.logit_rules import RuledRow, changed_logits, check_bias, has_rules, ruled_row
+from engine.logprobs import score
 from engine.model_config import ModelConfig
-from engine.sampler import sample
+from engine.sampler import ChangedRows, sample
 from protocol.errors import BadRequest, KvferryError, PromptTooLong
 from protocol.layout import KvLayout
+from protocol.request import PromptLogprobs, SamplingParams
 
 
 class Engine:
-    """A model, its KV cache and a way to attend. Belongs to one thread."""
+    """A model, its KV cache and a way to attend. Belongs to one thread; only its properties and checks are for all.
+
+    Without `grammars` it refuses draws that follow one.
+    """
 
     def __init__(
-        self, decoder: Decoder, cache: KvCache, attention: AttentionBackend, graphs: DecodeGraphs | None = None
+        self,
+        decoder: Decoder,
+        cache: KvCache,
+        attention: AttentionBackend,
+        graphs: DecodeGraphs | None = None,
+        grammars: GrammarBook | None = None,
     ) -> None:
         self.cache = cache
         self._decoder = decoder
         self._attention = attention
         self._graphs = graphs
+        self._grammars = grammars or GrammarBook(None, decoder.config.vocab_size, decoder.config.eos_token_ids)
 
     @property
     def config(self) -> ModelConfig:
@@ -57,46 +71,93 @@ class Engine:
         if min(token_ids) < 0 or max(token_ids) >= self.config.vocab_size:
             raise BadRequest(f"a token id is outside the vocabulary of {self.config.vocab_size}", param="prompt")
 
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        """Raises `BadRequest` for parameters that no step can follow: a bias outside the vocabulary, a grammar that cannot
+        be compiled for it. Any thread may call it; a grammar that is new here takes a fraction of a second.
+        """
+        check_bias(sampling, self.config.vocab_size)
+        if sampling.grammar:
+            self._grammars.check(sampling.grammar)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies K and V of a block in all layers, whether or not all of it was written."""
+        if not (0 <= source < self.num_blocks and 0 <= target < self.num_blocks):
+            raise KvferryError(f"cannot copy block {source} to {target} in a KV cache of {self.num_blocks} blocks")
+        self.cache.copy_block(source, target)
+
     def step(self, batch: StepBatch) -> StepResult:
-        """Stores the KV of all new tokens and draws a token for each slice with `sampling`.
+        """Stores the KV of all new tokens, draws a token for each draw and scores the prompts of slices with `scoring`.
 
         Raises before anything is computed: `PromptTooLong` for a position outside the model's context, `BadRequest`
-        for a token id outside its vocabulary, `KvferryError` for a batch that contradicts itself.
+        for a token id outside its vocabulary, `KvferryError` for a batch that contradicts itself. A draw that cannot be
+        made because of its own parameters is one of the result's failures and disturbs no other request.
         """
-        sampled = [part for part in batch.slices if part.sampling is not None]
-        logits = self._run(batch, _last_rows(batch))
-        if logits is None:
+        if not batch.slices:
             return StepResult(())
-        params = [part.sampling for part in sampled if part.sampling is not None]
+        self._check(batch)
+        plan = plan_draws(batch, self._rule)
         with torch.inference_mode():
-            drawn = sample(logits, params, [part.end for part in sampled])
-        tokens = zip(sampled, drawn, strict=True)
-        return StepResult(tuple(SampledToken(part.request_id, *token) for part, token in tokens))
+            logits, scored = self._run(batch, plan.rows, _scored_rows(batch))
+            tokens = () if logits is None else self._draw(plan, logits)
+            return StepResult(tokens, self._score(batch, scored), plan.failures)
 
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """Float32 logits `[T, vocab_size]` of all tokens of the batch, whose KV is stored as in `step`."""
-        logits = self._run(batch, None)
+        self._check(batch)
+        with torch.inference_mode():
+            logits, _ = self._run(batch, None, []) if batch.slices else (None, None)
         if logits is None:
             raise KvferryError("a batch without tokens has no logits")
         return logits
 
-    def _run(self, batch: StepBatch, rows: list[int] | None) -> torch.Tensor | None:
-        """Logits of `rows` (of all tokens if None), or None when there are none."""
-        if not batch.slices:
-            return None
-        self._check(batch)
+    def _run(
+        self, batch: StepBatch, rows: list[int] | None, scored: list[int]
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Logits of `rows` (of all tokens if None), or None when there are none, and the hidden states of the rows in
+        `scored`, whose logits together may be more than memory holds.
+        """
         device = self._decoder.device
-        with torch.inference_mode():
-            token_ids = torch.tensor([token for part in batch.slices for token in part.token_ids], device=device)
-            metadata = build_metadata(batch, self.layout.block_size, device)
-            # A batch whose every token is asked for (a decode) needs no selection.
-            is_all = rows is None or len(rows) == batch.num_tokens
-            if is_all and self._graphs is not None and self._graphs.can_run(metadata):
-                return self._graphs.run(token_ids, metadata)
-            attention = self._attention.begin(metadata, self.cache)
-            wanted = None if is_all else torch.tensor(rows, dtype=torch.int64, device=device)
-            hidden = self._decoder.hidden(token_ids, metadata.positions, attention, wanted)
-            return self._decoder.logits(hidden) if hidden.shape[0] else None
+        token_ids = torch.tensor([token for part in batch.slices for token in part.token_ids], device=device)
+        metadata = build_metadata(batch, self.layout.block_size, device)
+        # A batch whose every token is asked for (a decode) needs no selection.
+        is_all = rows is None or (len(rows) == batch.num_tokens and not scored)
+        if is_all and self._graphs is not None and self._graphs.can_run(metadata):
+            return self._graphs.run(token_ids, metadata), None
+        attention = self._attention.begin(metadata, self.cache)
+        wanted = None if is_all else torch.tensor([*(rows or ()), *scored], dtype=torch.int64, device=device)
+        hidden = self._decoder.hidden(token_ids, metadata.positions, attention, wanted)
+        num_drawn = hidden.shape[0] - len(scored)
+        return self._decoder.logits(hidden[:num_drawn]) if num_drawn else None, hidden[num_drawn:]
+
+    def _rule(self, request_id: str, draw: Draw) -> RuledRow | None:
+        if not has_rules(draw):
+            return None
+        allowed = self._grammars.allowed(request_id, draw) if draw.sampling.grammar else None
+        return ruled_row(draw, allowed, self.config.vocab_size)
+
+    def _draw(self, plan: DrawPlan, logits: torch.Tensor) -> tuple[SampledToken, ...]:
+        if plan.has_shared_rows:
+            logits = logits[torch.tensor(plan.sources, device=logits.device)]
+        changed = ChangedRows(list(plan.ruled), changed_logits(logits, plan.ruled)) if plan.ruled else None
+        params = [draw.sampling for _, draw in plan.draws]
+        drawn = sample(logits, params, [part.end for part, _ in plan.draws], changed)
+        return tuple(
+            SampledToken(part.request_id, token, logprobs, draw.choice)
+            for (part, draw), (token, logprobs) in zip(plan.draws, drawn, strict=True)
+        )
+
+    def _score(self, batch: StepBatch, hidden: torch.Tensor | None) -> dict[str, PromptLogprobs]:
+        found: dict[str, PromptLogprobs] = {}
+        first = 0
+        for part in batch.slices:
+            if part.scoring is not None:
+                targets = part.scoring.targets
+                rows = hidden[first : first + len(targets)] if hidden is not None else None
+                found[part.request_id] = (
+                    () if rows is None else tuple(score(self._decoder.logits, rows, targets, part.scoring.num_top))
+                )
+                first += len(targets)
+        return found
 
     def _check(self, batch: StepBatch) -> None:
         if len({part.request_id for part in batch.slices}) != len(batch.slices):
@@ -113,19 +174,27 @@ class Engine:
             raise PromptTooLong(f"{who}: position {part.end - 1} is outside the model's context of {limit} tokens")
         if min(part.token_ids) < 0 or max(part.token_ids) >= self.config.vocab_size:
             raise BadRequest(f"{who}: a token id is outside the vocabulary of {self.config.vocab_size}", param="prompt")
+        if part.scoring is not None:
+            self._check_targets(part, part.scoring.targets)
         num_needed = self.layout.num_blocks_for(part.end)
         if len(part.block_ids) < num_needed:
             raise KvferryError(f"{who}: {part.end} positions need {num_needed} blocks, got {len(part.block_ids)}")
         if min(part.block_ids) < 0 or max(part.block_ids) >= self.num_blocks:
             raise KvferryError(f"{who}: a block id is outside the KV cache of {self.num_blocks} blocks")
 
+    def _check_targets(self, part: SequenceSlice, targets: Sequence[int]) -> None:
+        if len(targets) > part.num_tokens:
+            raise KvferryError(f"request {part.request_id}: {len(targets)} targets for {part.num_tokens} tokens")
+        if targets:
+            self.check_tokens(targets)
 
-def _last_rows(batch: StepBatch) -> list[int]:
-    """The row of the last token of each slice that asks for the next one."""
-    rows = []
-    end = 0
+
+def _scored_rows(batch: StepBatch) -> list[int]:
+    """The rows of the tokens that are followed by a target, slice by slice."""
+    rows: list[int] = []
+    start = 0
     for part in batch.slices:
-        end += part.num_tokens
-        if part.sampling is not None:
-            rows.append(end - 1)
+        if part.scoring is not None:
+            rows += range(start, start + len(part.scoring.targets))
+        start += part.num_tokens
     return rows

@@ -1,4 +1,5 @@
-"""Draws tokens. A pure function of (logits, sampling parameters, position): the seed is one of the parameters.
+"""Draws tokens. A pure function of (logits, sampling parameters, position): the seed is one of the parameters. What
+penalties and grammars make of logits is in `engine/logit_rules.py`.
 
 The random number is a hash of (seed, position), so a request draws the same on any worker and in any batch.
 """
@@ -6,41 +7,86 @@ The random number is a hash of (seed, position), so a request draws the same on 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
+from engine.logprobs import report
 from protocol.errors import KvferryError
 from protocol.request import SamplingParams, TokenLogprobs
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_COLDEST = 1e-30
+"""Lower temperatures draw as this one, which leaves only the most likely; in float32 they would round to 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Rows of logits that take the place of a model's own in a draw, but not in what is reported.
+
+    `rows` are their numbers in the model's table, in rising order, and `logits` is float32 `[len(rows), vocab_size]`, with
+    minus infinity for tokens that are not to be drawn.
+    """
+
+    rows: Sequence[int]
+    logits: torch.Tensor
 
 
 def sample(
-    logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]
+    logits: torch.Tensor,
+    params: Sequence[SamplingParams],
+    positions: Sequence[int],
+    changed: ChangedRows | None = None,
 ) -> list[tuple[int, TokenLogprobs | None]]:
     """One token for each row of `logits` (float32 `[R, vocab_size]`), with log-probabilities where `params` ask for
     them.
 
-    `positions[r]` is the position at which row r's token will stand. Raises `KvferryError` if the winner of a row is
-    not a finite number: then the model's arithmetic has failed.
+    `positions[r]` is the position at which row r's token will stand; rows in `changed` are drawn from as given there.
+    Raises `KvferryError` if the winner of a row is not a finite number: then the model's arithmetic has failed.
     """
-    # Not `max`, which on some devices takes any one of equals: `argmax` takes the first everywhere.
-    greedy = logits.argmax(dim=-1)
-    if not bool(torch.isfinite(logits.gather(1, greedy[:, None])).all()):
-        raise KvferryError("the model computed logits that are not finite; check the weights and the compute dtype")
-    tokens: list[int] = greedy.tolist()
+    tokens = _most_likely(logits)
+    if changed is not None:
+        for row, token in zip(changed.rows, _most_likely(changed.logits), strict=True):
+            tokens[row] = token
     drawn = [row for row, each in enumerate(params) if not each.is_greedy]
     # A CPU works on one row at a time, which its cache holds; other devices work on all at once.
     num_at_once = 1 if logits.device.type == "cpu" else max(1, len(drawn))
     for first in range(0, len(drawn), num_at_once):
         rows = drawn[first : first + num_at_once]
         numbers = [uniform(params[row].seed, positions[row]) for row in rows]
-        drawn_tokens = _draw(_some(logits, rows), [params[row] for row in rows], numbers)
+        drawn_tokens = _draw(_replaced(logits, rows, changed), [params[row] for row in rows], numbers)
         for row, token in zip(rows, drawn_tokens, strict=True):
             tokens[row] = token
     reports = _logprobs(logits, tokens, params)
     return [(token, reports.get(row)) for row, token in enumerate(tokens)]
+
+
+def _most_likely(logits: torch.Tensor) -> list[int]:
+    """The first of the highest in each row. Raises `KvferryError` if it is not finite."""
+    # Not `max`, which on some devices takes any one of equals: `argmax` takes the first everywhere.
+    greedy = logits.argmax(dim=-1)
+    if not bool(torch.isfinite(logits.gather(1, greedy[:, None])).all()):
+        raise KvferryError("the model computed logits that are not finite; check the weights and the compute dtype")
+    tokens: list[int] = greedy.tolist()
+    return tokens
+
+
+def _replaced(logits: torch.Tensor, rows: Sequence[int], changed: ChangedRows | None) -> torch.Tensor:
+    """The given rows as they are drawn from, in rising order."""
+    picked = _some(logits, rows)
+    if changed is None:
+        return picked
+    index = {row: at for at, row in enumerate(changed.rows)}
+    pairs = [(at, index[row]) for at, row in enumerate(rows) if row in index]
+    if not pairs:
+        return picked
+    replacements = _some(changed.logits, [source for _, source in pairs])
+    if len(pairs) == len(rows):
+        return replacements
+    picked = picked.clone()
+    picked[[at for at, _ in pairs]] = replacements
+    return picked
 
 
 def uniform(seed: int, position: int) -> float:
@@ -75,7 +121,7 @@ def filtered_weights(logits: torch.Tensor, params: Sequence[SamplingParams]) -> 
     at least probability p. Min-p keeps tokens at least p times as likely as the most likely one. Tokens that tie with
     the last one kept, in float32, are kept too, so that the outcome never depends on an order among equals.
     """
-    temperatures = _column([each.temperature for each in params], logits)
+    temperatures = _column([max(each.temperature, _COLDEST) for each in params], logits)
     weights = (logits - logits.max(dim=-1, keepdim=True).values).div_(temperatures).exp_()
     rows = [row for row, each in enumerate(params) if 0 < each.top_k < logits.shape[-1]]
     if rows:
@@ -140,19 +186,13 @@ def _nucleus_border(ordered: torch.Tensor, needed: torch.Tensor) -> torch.Tensor
 def _logprobs(
     logits: torch.Tensor, tokens: Sequence[int], params: Sequence[SamplingParams]
 ) -> dict[int, TokenLogprobs]:
-    """By row, for rows that ask: of the unfiltered distribution at temperature 1, in float32."""
-    rows = [row for row, each in enumerate(params) if each.num_logprobs is not None]
-    if not rows:
+    """By row, for rows that ask: of the model's own distribution at temperature 1."""
+    nums_top = {row: each.num_logprobs for row, each in enumerate(params) if each.num_logprobs is not None}
+    if not nums_top:
         return {}
-    table = logits[rows].log_softmax(dim=-1)
-    chosen = table.gather(1, torch.tensor([[tokens[row]] for row in rows], device=logits.device))[:, 0].tolist()
-    counts = [min(params[row].num_logprobs or 0, logits.shape[-1]) for row in rows]
-    top = table.topk(max(counts), dim=-1)
-    values, ids = top.values.tolist(), top.indices.tolist()
-    return {
-        row: TokenLogprobs(chosen[at], tuple(zip(ids[at][: counts[at]], values[at][: counts[at]], strict=True)))
-        for at, row in enumerate(rows)
-    }
+    rows = list(nums_top)
+    reports = report(logits[rows], [tokens[row] for row in rows], list(nums_top.values()))
+    return dict(zip(rows, reports, strict=True))
 
 
 def _column(values: Sequence[float], like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -20,7 +20,7 @@ def test_a_prompt_is_read_in_chunks() -> None:
     """Slices follow each other; only the last one of a prompt asks for a token."""
     sequence = make_sequences(1, 10, 1, 97, seed=0)[0]
     parts = [sequence.take(4) for _ in range(3)]
-    assert [(part.start, part.num_tokens, part.sampling is not None) for part in parts] == [
+    assert [(part.start, part.num_tokens, bool(part.draws)) for part in parts] == [
         (0, 4, False),
         (4, 4, False),
         (8, 2, True),

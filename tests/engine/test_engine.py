@@ -9,7 +9,7 @@ from engine.batch import SequenceSlice, StepBatch, StepResult
 from engine.engine import Engine
 from protocol.errors import BadRequest, KvferryError, PromptTooLong
 from protocol.request import SamplingParams
-from tests.support.generate import GREEDY, greedy_tokens, slice_of
+from tests.support.generate import GREEDY, draw_of, greedy_tokens, slice_of
 from tests.support.tiny_model import TINY_FAMILIES, tiny_engine
 
 
@@ -58,7 +58,7 @@ def test_sampled_text_does_not_depend_on_the_batch() -> None:
         engine = tiny_engine()
         found, start, new = [], 0, [5, 6, 7]
         for _ in range(10):
-            part = SequenceSlice("a", new, start, [0], warm)
+            part = SequenceSlice("a", new, start, [0], (draw_of(warm),))
             token = _step(engine, *others, part).tokens[-1]
             start += len(new)
             new = [token.token_id]
@@ -128,4 +128,4 @@ def test_the_last_position_of_the_context_can_be_used() -> None:
     """A prompt as long as the context runs, up to its last position."""
     engine = tiny_engine()
     prompt = [3] * 512
-    assert len(_step(engine, SequenceSlice("a", prompt, 0, list(range(32)), GREEDY)).tokens) == 1
+    assert len(_step(engine, SequenceSlice("a", prompt, 0, list(range(32)), (draw_of(GREEDY),))).tokens) == 1

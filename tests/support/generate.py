@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.batch import SequenceSlice, StepBatch
+from engine.batch import Draw, SequenceSlice, StepBatch
 from engine.engine import Engine
 from protocol.request import SamplingParams
 
@@ -17,7 +17,13 @@ def slice_of(
     token_ids: Sequence[int], start: int, block_ids: Sequence[int], request_id: str = "a", is_sampled: bool = True
 ) -> SequenceSlice:
     """A slice that is sampled greedily, or not at all."""
-    return SequenceSlice(request_id, token_ids, start, block_ids, GREEDY if is_sampled else None)
+    draws = (draw_of(GREEDY),) if is_sampled else ()
+    return SequenceSlice(request_id, token_ids, start, block_ids, draws)
+
+
+def draw_of(sampling: SamplingParams, tokens: Sequence[int] = (), num_prompt: int = 0) -> Draw:
+    """The only draw of a slice. Without rules a draw looks at no tokens."""
+    return Draw(sampling, tokens, num_prompt)
 
 
 def logits_in_chunks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.batch import SequenceSlice, StepBatch
+from engine.batch import Draw, SequenceSlice, StepBatch
 from engine.engine import Engine
 from protocol.request import SamplingParams
 
@@ -18,7 +18,8 @@ def answer_in_one_piece(
     tokens = list(prompt)
     start = 0
     for _ in range(num_tokens):
-        piece = SequenceSlice("oracle", tokens[start:], start, block_ids, sampling)
+        draw = Draw(sampling, tuple(tokens), len(prompt))
+        piece = SequenceSlice("oracle", tokens[start:], start, block_ids, (draw,))
         start = len(tokens)
         tokens.append(engine.step(StepBatch((piece,))).tokens[0].token_id)
     return tokens[len(prompt) :]
