@@ -13,10 +13,12 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from router.front.chat_body import ChatBody, ChatMessage
+from router.front.chat_body import ChatBody, ResponseFormat
+from router.front.chat_message import ChatMessage
 from router.front.completion_body import CompletionBody
 from router.front.front import Front
 from router.front.sampling_body import MAX_INT32, MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingBody
+from router.front.tools.body import FunctionDefinition
 from router.http.text_endpoints import DetokenizeBody, TokenizeBody
 
 Schema = dict[str, Any]
@@ -24,8 +26,11 @@ Schema = dict[str, Any]
 UNSAID = (
     "Not said by the schemas, and refused with 400: prompts that leave no room for the answer or that make no tokens, "
     "`best_of` other than `n`, `max_tokens` other than `max_completion_tokens` where both are given, `min_tokens` beyond "
-    "`max_tokens`, more answers in all than this server runs and queues, keys of `logit_bias` beyond the vocabulary, "
-    "whole numbers written with a fraction (`1.0`), and text with half a surrogate pair."
+    "`max_tokens`, more answers in all than this server runs and queues, more log-probabilities of prompts than fit into "
+    "a response, keys of `logit_bias` beyond the vocabulary, messages that the model's chat template refuses, tools for a "
+    "model whose template knows none, two tools of one name, a `tool_choice` that is not among the tools, a call whose "
+    "`arguments` are no JSON object, `response_format` beside tools, `ignore_eos` or `min_tokens`, JSON schemas that no "
+    "answer can be held to, whole numbers written with a fraction (`1.0`), and text with half a surrogate pair."
 )
 
 NULL: Schema = {"type": "null"}
@@ -89,13 +94,22 @@ def _logit_bias(_: Limits) -> Schema:
 
 
 def _content(_: Limits) -> Schema:
-    part = {
-        "type": "object",
-        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-        "required": ["type", "text"],
-        "additionalProperties": False,
-    }
-    return {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
+    part = _object({"type": {"const": "text"}, "text": {"type": "string"}})
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}, NULL]}
+
+
+def _object(properties: Schema) -> Schema:
+    """An object with these properties, all of them, and no others."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+_TOOL_CHOICE = {
+    "anyOf": [
+        one_of("none", "auto", "required"),
+        _object({"type": {"const": "function"}, "function": _object({"name": {"type": "string"}})}),
+    ]
+}
+_PARAMETERS = {"anyOf": [{"type": "object", "properties": {"type": {"const": "object"}}}, NULL]}
 
 
 def _limit_of_tokens(low: int) -> Callable[[Limits], Schema]:
@@ -127,9 +141,9 @@ FIELD_SCHEMAS: Mapping[type[BaseModel], FieldSchemas] = {
     },
     ChatBody: {
         "max_completion_tokens": _limit_of_tokens(1),
-        "response_format": _always(one_of({"type": "text"})),
-        "tools": _always(one_of([])),
-        "tool_choice": _always(one_of("none", "auto")),
+        "tool_choice": _always(_TOOL_CHOICE),
+        "functions": _always(one_of([])),
+        "function_call": _always(one_of("none", "auto")),
         "modalities": _always(one_of(["text"])),
         "store": _always(one_of(False)),
         "metadata": _always(one_of({})),
@@ -138,11 +152,11 @@ FIELD_SCHEMAS: Mapping[type[BaseModel], FieldSchemas] = {
     ChatMessage: {
         "content": _content,
         "refusal": _always(NULL),
-        "tool_calls": _always(one_of([])),
         "function_call": _always(NULL),
         "annotations": _always(one_of([])),
         "audio": _always(NULL),
     },
+    FunctionDefinition: {"parameters": _always(_PARAMETERS)},
     TokenizeBody: {"model": _model},
     DetokenizeBody: {"model": _model, "tokens": _token_ids},
 }
@@ -152,28 +166,46 @@ ADDITIONS: Mapping[type[BaseModel], FieldSchemas] = {SamplingBody: {"logit_bias"
 """Beside what pydantic says of a field that is not null."""
 
 
-def _given(field: str, schema: Schema) -> Schema:
+def _is_given(field: str, schema: Schema) -> Schema:
     return {"properties": {field: schema}, "required": [field]}
 
 
-_STREAMED = _given("stream", {"const": True})
+_STREAMED = _is_given("stream", {"const": True})
+_HAS_MESSAGES = _is_given("messages", {"type": "array"})
 _SAMPLING_RULES = [
-    {"if": _given("stream_options", {"type": "object"}), "then": _STREAMED},
-    {"if": _given("prompt_logprobs", {"type": "integer"}), "then": {"not": _STREAMED}},
+    {"if": _is_given("stream_options", {"type": "object"}), "then": _STREAMED},
+    {"if": _is_given("prompt_logprobs", {"type": "integer"}), "then": {"not": _STREAMED}},
 ]
 _PROMPT_ONLY = {"properties": {"echo": {"const": True}, "min_tokens": one_of(0)}, "required": ["echo"]}
 RULES: Mapping[type[BaseModel], list[Schema]] = {
-    CompletionBody: [*_SAMPLING_RULES, {"if": _given("max_tokens", {"const": 0}), "then": _PROMPT_ONLY}],
+    CompletionBody: [*_SAMPLING_RULES, {"if": _is_given("max_tokens", {"const": 0}), "then": _PROMPT_ONLY}],
     ChatBody: [
         *_SAMPLING_RULES,
-        {"if": _given("top_logprobs", {"type": "integer"}), "then": _given("logprobs", {"const": True})},
+        {"if": _is_given("top_logprobs", {"type": "integer"}), "then": _is_given("logprobs", {"const": True})},
+    ],
+    ChatMessage: [
+        {
+            "if": _is_given("tool_calls", {"type": "array", "minItems": 1}),
+            "then": _is_given("role", {"const": "assistant"}),
+            "else": _is_given("content", {"not": NULL}),
+        },
+        {
+            "if": _is_given("tool_call_id", {"type": "string"}),
+            "then": _is_given("role", {"const": "tool"}),
+            "else": {"not": _is_given("role", {"const": "tool"})},
+        },
+    ],
+    ResponseFormat: [
+        {
+            "if": _is_given("type", {"const": "json_schema"}),
+            "then": _is_given("json_schema", {"type": "object"}),
+            "else": {"properties": {"json_schema": NULL}},
+        }
     ],
     TokenizeBody: [
-        {"oneOf": [_given("prompt", {"type": "string"}), _given("messages", {"type": "array"})]},
-        {
-            "if": _given("add_generation_prompt", {"type": "boolean"}),
-            "then": _given("messages", {"type": "array"}),
-        },
+        {"oneOf": [_is_given("prompt", {"type": "string"}), _HAS_MESSAGES]},
+        {"if": _is_given("add_generation_prompt", {"type": "boolean"}), "then": _HAS_MESSAGES},
+        {"if": _is_given("tools", {"type": "array"}), "then": _HAS_MESSAGES},
     ],
 }
 """What holds between the fields of a body."""

@@ -23,6 +23,17 @@ UNSAID = (
     "min_tokens is",
     "prompts in one request",
     "logit_bias has the key",
+    "of prompt tokens are asked for",
+    "chat template",
+    "tools has two functions",
+    "tool_choice wants",
+    "tool_choice names",
+    "function.arguments",
+    "response_format other than text",
+    "ends where that says",
+    "as a grammar",
+    "be held to this schema",
+    "a schema must not have the key",
 )
 """Refusals of what the schemas allow, each of them named in the document's description."""
 CHUNKS: dict[str, type[BaseModel]] = {"/v1/completions": CompletionChunk, "/v1/chat/completions": ChatCompletionChunk}
