@@ -6,8 +6,11 @@ import asyncio
 import logging
 import time
 
-from protocol.kvferry_v1_pb2 import DESCRIPTOR, GenerateRequest, ListModelsRequest, ListModelsResponse, Model
-from protocol.kvferry_v1_pb2_grpc import InferenceServicer
+import grpc
+from google.protobuf.message import DecodeError
+
+from protocol.errors import BadRequest, DeadlineExceeded
+from protocol.kvferry_v1_pb2 import DESCRIPTOR, GenerateRequest, GenerateResponse, ListModelsResponse, Model
 from router.front.answering import Answering, Call
 from router.front.chat_body import ChatBody
 from router.front.chat_plan import plan_chat
@@ -31,22 +34,64 @@ ANSWER_MARGIN_S = 0.05
 """Taken off a call's deadline, so that the client still hears from the server what became of its call."""
 
 
-class InferenceService(InferenceServicer):
+class MalformedMessage(BadRequest):
+    """The message is no protobuf message of the method."""
+
+    code = "malformed_message"
+
+
+class InferenceService:
     """Serves one front. Cancelled calls cancel their requests: gRPC then cancels the task that runs the method."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self._retry_after_s = front.config.retry_after_s
+        self._num_running = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
-    async def Generate(self, request: GenerateRequest, context: Context) -> None:
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the methods. `Generate` gets raw messages: one that is none is refused like any other wrong request."""
+        generate = grpc.unary_stream_rpc_method_handler(
+            self._generate, response_serializer=GenerateResponse.SerializeToString
+        )
+        list_models = grpc.unary_unary_rpc_method_handler(
+            self._list_models, response_serializer=ListModelsResponse.SerializeToString
+        )
+        handlers = {"Generate": generate, "ListModels": list_models}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def settle(self, timeout_s: float) -> None:
+        """Returns when no generation runs any more: those of cancelled calls are still cleaning up for a moment.
+
+        Raises `DeadlineExceeded`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._is_idle.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._num_running} gRPC calls did not end within {timeout_s:g} s") from None
+
+    async def _generate(self, raw: bytes, context: Context) -> None:
         """Streams the answers to one prompt."""
+        self._num_running += 1
+        self._is_idle.clear()
+        try:
+            await self._answer(raw, context)
+        finally:
+            self._num_running -= 1
+            if not self._num_running:
+                self._is_idle.set()
+
+    async def _answer(self, raw: bytes, context: Context) -> None:
         arrived_at = time.monotonic()
         request_id = await open_call(context, self._retry_after_s)
         try:
-            plan = await self._planned(request)
+            plan = await self._planned(raw)
         except Exception as failure:  # noqa: BLE001 - the client is told, and what was not raised on purpose is logged
             error = as_kvferry_error(failure, request_id)
             self._front.metrics.requests.labels(ENDPOINT, error.code).inc()
+            LOG.info("request %s refused: %s, parameter %s", request_id, error.code, error.param)
             await refuse_call(context, error, self._retry_after_s)
         writer = RpcWriter(context, plan, self._front.tokenizer)
         call = Call(request_id, ENDPOINT, self._timeout_s(context, arrived_at), arrived_at)
@@ -54,9 +99,9 @@ class InferenceService(InferenceServicer):
         if writer.failure is not None:
             await refuse_call(context, writer.failure, self._retry_after_s)
 
-    async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:
-        """The one model that is served."""
-        del request
+    async def _list_models(self, raw: bytes, context: Context) -> ListModelsResponse:
+        """The one model that is served. The request has no fields, so it is not read."""
+        del raw
         await open_call(context, self._retry_after_s)
         config = self._front.config
         model = Model(
@@ -64,10 +109,10 @@ class InferenceService(InferenceServicer):
         )
         return ListModelsResponse(models=[model])
 
-    async def _planned(self, request: GenerateRequest) -> Plan:
-        if request.ByteSize() <= SHORT_REQUEST_BYTES:
-            return _plan(self._front, request)
-        return await asyncio.to_thread(_plan, self._front, request)
+    async def _planned(self, raw: bytes) -> Plan:
+        if len(raw) <= SHORT_REQUEST_BYTES:
+            return _plan(self._front, raw)
+        return await asyncio.to_thread(_plan, self._front, raw)
 
     def _timeout_s(self, context: Context, arrived_at: float) -> float:
         """From the arrival on: what the call's own deadline leaves, but never more than the server's limit."""
@@ -79,7 +124,11 @@ class InferenceService(InferenceServicer):
         return min(time.monotonic() - arrived_at + own_s, limit_s)
 
 
-def _plan(front: Front, request: GenerateRequest) -> Plan:
+def _plan(front: Front, raw: bytes) -> Plan:
+    try:
+        request = GenerateRequest.FromString(raw)
+    except DecodeError as error:
+        raise MalformedMessage(f"the message is no {GenerateRequest.DESCRIPTOR.full_name}: {error}") from None
     fields = fields_of(request)
     if is_chat(request):
         chat = parse_fields(ChatBody, fields)

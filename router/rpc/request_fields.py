@@ -30,7 +30,7 @@ def fields_of(request: GenerateRequest) -> dict[str, Any]:
     """The body of `POST /v1/completions`, or of a chat completion. Raises `MalformedJson` for JSON text that is none."""
     fields = _present(request, SAMPLING_FIELDS)
     if request.logit_bias:
-        fields["logit_bias"] = {str(token_id): bias for token_id, bias in request.logit_bias.items()}
+        fields["logit_bias"] = {str(token_id): bias for token_id, bias in sorted(request.logit_bias.items())}
     if request.stop:
         fields["stop"] = list(request.stop)
     if request.HasField("response_format"):

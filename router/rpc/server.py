@@ -9,7 +9,6 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from protocol.errors import ConfigError
-from protocol.kvferry_v1_pb2_grpc import add_InferenceServicer_to_server
 from router.config import RouterConfig
 from router.front.api_keys import ApiKeys
 from router.front.front import Front
@@ -20,6 +19,8 @@ from router.rpc.inference import SERVICE, InferenceService
 HEALTH_SERVICE = "grpc.health.v1.Health"
 SPARE_CALLS = 256
 """Calls besides those that run, wait or watch: short ones, and those that are about to be refused."""
+END_MARGIN_S = 10.0
+"""How long cancelled generations may take to end."""
 CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),  # otherwise a second server on the port would get half of the calls, and no error
     ("grpc.max_send_message_length", -1),
@@ -42,6 +43,7 @@ class PublicRpcServer:
         self._config = config
         self._server: grpc.aio.Server | None = None
         self._health: LiveHealth | None = None
+        self._inference: InferenceService | None = None
 
     async def start(self) -> int:
         """Serves from now on; returns the port. Raises `ConfigError` when port or certificate cannot be had."""
@@ -54,19 +56,25 @@ class PublicRpcServer:
             bound = _bound_port(server, address, credentials)
             await server.start()
         except RuntimeError as error:
+            pair = ", or tls-cert and tls-key hold no certificate chain with its key" if credentials else ""
             raise ConfigError(
-                f"cannot serve gRPC on {address}: {error}; is the port in use, or the certificate none? "
-                "See --grpc-port, --host and --tls-cert"
+                f"cannot serve gRPC on {address}: the port is in use, the host is not this machine's{pair}; "
+                "see --grpc-port, --host and --tls-cert"
             ) from error
         self._server = server
         return bound
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no more calls, lets those that run end for `grace_s` and cancels the rest. Idempotent."""
+        """Takes no more calls, lets those that run end for `grace_s` and cancels the rest. Idempotent.
+
+        All generations have ended then. Raises `DeadlineExceeded` when they cannot be ended.
+        """
         if self._health is not None:
             self._health.stop()
         if self._server is not None:
             await self._server.stop(grace_s)
+        if self._inference is not None:
+            await self._inference.settle(END_MARGIN_S)
 
     def _built(self) -> grpc.aio.Server:
         front, config = self._front, self._config
@@ -77,7 +85,8 @@ class PublicRpcServer:
             maximum_concurrent_rpcs=config.max_concurrent + config.max_queue + MAX_WATCHERS + SPARE_CALLS,
         )
         self._health = LiveHealth(lambda: front.generator.readiness().is_ready, (SERVICE,), config.retry_after_s)
-        add_InferenceServicer_to_server(InferenceService(front), server)
+        self._inference = InferenceService(front)
+        self._inference.add_to(server)
         add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         return server
