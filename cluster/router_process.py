@@ -1,4 +1,4 @@
-"""Puts the router together in the process it runs in: tokenizer, fleet, dispatcher and the HTTP server on a thread."""
+"""Puts the router together in the process it runs in: tokenizer, fleet, dispatcher, and both doors on a thread."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
@@ -23,7 +24,9 @@ from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.metrics import register_fleet_metrics
 from router.fleet.proof import keep_proving
 from router.fleet.view import add_cluster_route
-from router.http.app import create_app
+from router.front.front import create_front
+from router.http.app import app_of
+from router.rpc.server import PublicRpcServer
 from router.server import HttpServer
 from router.tokenization.tokenizer import Tokenizer
 
@@ -69,6 +72,7 @@ class RouterProcess:
         self.spec = spec
         self._tokenizer = Tokenizer.from_directory(Path(spec.model_directory))
         self._server: HttpServer | None = None
+        self._addresses: RouterAddresses | None = None
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
@@ -85,9 +89,9 @@ class RouterProcess:
                 raise self._failure
             if time.monotonic() > deadline:
                 raise DeadlineExceeded(f"no generation succeeded within {timeout_s:.0f} s of the start")
-        if self._server is None:
-            raise KvferryError("the router has no server")
-        return RouterAddresses(self._server.url)
+        if self._addresses is None:
+            raise KvferryError("the router has no address")
+        return self._addresses
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""
@@ -112,12 +116,19 @@ class RouterProcess:
         registry = CollectorRegistry()
         fleet = Fleet(_connector(self.spec.cluster_token), min_remote_tokens=self.spec.min_remote_tokens)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
-        app = create_app(config, self._tokenizer, dispatcher, registry)
+        front = create_front(config, self._tokenizer, dispatcher, registry)
+        app = app_of(front)
         add_cluster_route(app, fleet)
         register_fleet_metrics(registry, fleet)
         self._server = HttpServer(app, config)
+        rpc_server = PublicRpcServer(front, config)
         serving = asyncio.create_task(self._server.serve())
         try:
+            if config.grpc_port is None:
+                self._addresses = RouterAddresses(self._server.url)
+            else:
+                host = urlsplit(self._server.url).netloc.rpartition(":")[0]
+                self._addresses = RouterAddresses(self._server.url, f"{host}:{await rpc_server.start()}")
             await fleet.join(workers)
             proving = asyncio.create_task(keep_proving(dispatcher, fleet, self._is_ready.set))
             await asyncio.wait((serving, proving), return_when=asyncio.FIRST_COMPLETED)
@@ -126,9 +137,11 @@ class RouterProcess:
             await serving
         finally:
             self._server.stop()
-            await asyncio.gather(serving, return_exceptions=True)
+            ends = await asyncio.gather(serving, rpc_server.stop(config.shutdown_grace_s), return_exceptions=True)
             await dispatcher.close()
             await fleet.close()
+            for failure in [end for end in ends if isinstance(end, BaseException)]:
+                log.warning("a server did not end well: %s", failure)
 
 
 def _connector(token: str) -> Connector:
