@@ -52,12 +52,16 @@ def compare(router: Sequence[Round], bare: Sequence[Round]) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class AddedLatency:
-    """Seconds from a token's being sent to its arrival, over `num_tokens` tokens sent while all streams ran."""
+    """Seconds from a token's being sent to its arrival, over `num_tokens` tokens sent while all streams ran.
+
+    `server_cpu_s_per_token` is what the server's process used for each token of the streams, from first to last.
+    """
 
     num_tokens: int
     p50_s: float
     p99_s: float
     max_s: float
+    server_cpu_s_per_token: float = 0.0
 
 
 def added_latency(sent: Times, arrived: Times) -> AddedLatency:

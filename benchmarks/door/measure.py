@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.door.figures import AddedLatency, Comparison, Round, added_latency, compare
 from benchmarks.door.lag import LagReport
@@ -78,14 +78,24 @@ class _Shares:
     workers: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Streamer:
+    """A server, and the process that knows when it sent which token."""
+
+    url: str
+    process: PinnedProcess
+    sender: PinnedProcess
+
+
 async def measure(doors: Doors, plan: LoadPlan, tell: Progress) -> Outcome:
     """All measurements, one after the other."""
     shares = _Shares()
     rates = await measure_rates(doors, plan, shares, tell)
     profile = await _profile(doors, plan) if plan.is_profiled else ""
     doors.set_step(plan.step_s)
-    router_latency = await _latency(doors.router_url, doors.workers[-1] if doors.workers else doors.router, plan, tell)
-    bare_latency = await _latency(doors.bare_url, doors.bare, plan, tell)
+    sender = doors.workers[-1] if doors.workers else doors.router
+    router_latency = await _latency(_Streamer(doors.router_url, doors.router, sender), plan, tell)
+    bare_latency = await _latency(_Streamer(doors.bare_url, doors.bare, doors.bare), plan, tell)
     doors.set_step(0.0)
     idle_lag, lag = await _lag(doors, plan, tell)
     return Outcome(
@@ -133,16 +143,20 @@ async def _profile(doors: Doors, plan: LoadPlan) -> str:
     return profile
 
 
-async def _latency(url: str, sender: PinnedProcess, plan: LoadPlan, tell: Progress) -> AddedLatency:
-    """The paced streams on one server; `sender` knows when it sent what."""
+async def _latency(streamer: _Streamer, plan: LoadPlan, tell: Progress) -> AddedLatency:
+    """The paced streams of one server."""
     num_tokens = max(2, round(plan.stream_s / plan.step_s))
     requests = [ChatRequest(num_tokens, number) for number in range(plan.num_streams)]
-    sender.call("take_sent")
-    arrived = await paced_streams(url, requests, SPREAD_S, plan.stream_s + SPREAD_S + ANSWER_TIMEOUT_S)
-    added = added_latency(sender.call("take_sent"), arrived)
+    streamer.sender.call("take_sent")
+    cpu_start = streamer.process.cpu_s()
+    arrived = await paced_streams(streamer.url, requests, SPREAD_S, plan.stream_s + SPREAD_S + ANSWER_TIMEOUT_S)
+    cpu_s = streamer.process.cpu_s() - cpu_start
+    added = added_latency(streamer.sender.call("take_sent"), arrived)
+    added = replace(added, server_cpu_s_per_token=cpu_s / (num_tokens * plan.num_streams))
     tell(
-        f"{plan.num_streams} streams from {url}: {1e3 * added.p50_s:.2f} ms added at p50, {1e3 * added.p99_s:.2f} at p99, "
-        f"{1e3 * added.max_s:.2f} at most, over {added.num_tokens} tokens"
+        f"{plan.num_streams} streams from {streamer.url}: {1e3 * added.p50_s:.2f} ms added at p50, "
+        f"{1e3 * added.p99_s:.2f} at p99, {1e3 * added.max_s:.2f} at most, over {added.num_tokens} tokens; "
+        f"{1e6 * added.server_cpu_s_per_token:.0f} us of the server's processor time for each"
     )
     return added
 
