@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Count = Annotated[int, Field(ge=0)]
 Logprob = Annotated[float, Field(le=0)]
 Finish = Literal["stop", "length"]
+ChatFinish = Literal["stop", "length", "tool_calls"]
 ABSENT: Any = Field(default=None)
 """The default of fields that are either there and not null, or not there at all."""
 
@@ -119,12 +120,34 @@ class ChatLogprobs(Shape):
     refusal: None
 
 
+class CalledFunctionShape(Shape):
+    """The function of a call. `arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallShape(Shape):
+    """A call that the model wants made."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionShape
+
+
+class ToolCallDelta(ToolCallShape):
+    """A call, whole, within a streamed answer. Calls of a choice are counted from 0."""
+
+    index: Count
+
+
 class AssistantMessage(Shape):
-    """The model's turn."""
+    """The model's turn. `content` is null where there are calls and no text beside them."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: Annotated[list[ToolCallShape], Field(min_length=1)] = ABSENT
 
 
 class ChatChoice(Shape):
@@ -133,7 +156,7 @@ class ChatChoice(Shape):
     index: Count
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Finish
+    finish_reason: ChatFinish
 
 
 class ChatCompletion(Shape):
@@ -145,6 +168,7 @@ class ChatCompletion(Shape):
     model: str
     choices: list[ChatChoice]
     usage: UsageShape
+    prompt_logprobs: PromptLogprobs = ABSENT
 
 
 class ChatDelta(Shape):
@@ -152,6 +176,7 @@ class ChatDelta(Shape):
 
     role: Literal["assistant"] = ABSENT
     content: str = ABSENT
+    tool_calls: Annotated[list[ToolCallDelta], Field(min_length=1)] = ABSENT
 
 
 class ChatChunkChoice(Shape):
@@ -160,7 +185,7 @@ class ChatChunkChoice(Shape):
     index: Count
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: Finish | None
+    finish_reason: ChatFinish | None
 
 
 class ChatCompletionChunk(Shape):

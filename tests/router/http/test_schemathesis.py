@@ -106,3 +106,9 @@ def test_answers_are_as_documented(case: Any) -> None:
         additional_checks=[is_accepted, is_no_failure, has_chunks],
         excluded_checks=[positive_data_acceptance, not_a_server_error],
     )
+
+
+def test_the_document_is_valid() -> None:
+    """It satisfies the schema of OpenAPI 3.1."""
+    assert SCHEMA.raw_schema["openapi"].startswith("3.1.")
+    SCHEMA.validate()
