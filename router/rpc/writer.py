@@ -56,6 +56,8 @@ class RpcWriter:
             if self._plan.echoes:
                 text = self._plan.echoes[self._plan.prompt_of(index)] + text
         delta = Delta(index=index, text=text, finish_reason=piece.finish)
+        for call in piece.tool_calls:
+            delta.tool_calls.add(index=call.index, id=call.id, name=call.name, arguments_json=call.arguments)
         if piece.token is not None:
             scores = None if self._plan.num_logprobs is None else logprobs_of(piece.token)
             delta.tokens.append(self._token(piece.token.token_id, scores))
