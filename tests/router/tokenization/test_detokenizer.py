@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders
 
 from protocol.errors import ModelLoadError
 from router.tokenization.decoding import Decoding
 from router.tokenization.detokenizer import Detokenizer
-from tests.router.tokenization.trained import KINDS, tokenizer
+from router.tokenization.tokenizer import Tokenizer
+from tests.router.tokenization.trained import KINDS, llama, tokenizer
 
 KIND = st.sampled_from(sorted(KINDS))
 
@@ -116,3 +121,54 @@ def test_text_that_others_began_keeps_its_first_space(kind: str) -> None:
         begun = "".join(whole.push(token_id) for token_id in ids[:first])
         rest = Detokenizer(tokenizer(kind), is_mid_text=True)
         assert begun + "".join([*map(rest.push, ids[first:]), rest.finish()]) == "the quick brown"
+
+
+@given(kind=KIND, text=st.text("ab é日🦊\n", max_size=30), num_spaces=st.integers(0, 3))
+def test_leading_spaces_stream_whole(kind: str, text: str, num_spaces: int) -> None:
+    """Spaces at the start of an answer are neither lost nor added: what decoders take away is taken away once."""
+    ids = tokenizer(kind).encode(" " * num_spaces + text, add_special_tokens=False)
+    streamed = "".join(pieces(kind, ids))
+    assert streamed == tokenizer(kind).decode(ids)
+    if kind != "metaspace":  # its encoder takes a space that is there for the one that it would have added
+        assert streamed == " " * num_spaces + text
+
+
+@given(kind=KIND, parts=st.lists(st.text("ab é🦊", max_size=6) | st.sampled_from(["<s>", "</s>", "<unk>"]), max_size=6))
+def test_special_tokens_anywhere_stream_whole(kind: str, parts: list[str]) -> None:
+    """Special tokens among text leave no trace when they are skipped, and their spelling when they are kept."""
+    ids = tokenizer(kind).encode("".join(parts))
+    special = frozenset(token_id for token_id in ids if tokenizer(kind).is_special(token_id))
+    for skip in (True, False):
+        assert "".join(pieces(kind, ids, skip)) == tokenizer(kind).decode(ids, skip)
+    kept = Detokenizer(tokenizer(kind), kept_ids=special)
+    assert "".join([*map(kept.push, ids), kept.finish()]) == tokenizer(kind).decode(ids, False)
+
+
+DECODERS: dict[str, decoders.Decoder] = {
+    "metaspace, always": decoders.Metaspace(prepend_scheme="always"),
+    "metaspace, never": decoders.Metaspace(prepend_scheme="never"),
+    "byte tokens only": decoders.ByteFallback(),
+    "strip each token": decoders.Sequence([decoders.Strip("\u2581", 1, 0), decoders.ByteFallback()]),
+    "strip two of the text": decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
+    ),
+    "strip what bytes spell": decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip("a", 3, 0)]),
+    "replace by more": decoders.Sequence([decoders.Replace("e", "ee"), decoders.Replace("ee", "x"), decoders.Fuse()]),
+    "fuse only": decoders.Fuse(),
+}
+
+
+@cache
+def with_decoder(name: str) -> Tokenizer:
+    """Llama's kind of vocabulary with one of `DECODERS`."""
+    fast = FastTokenizer.from_str(llama().to_str())
+    fast.decoder = DECODERS[name]
+    return Tokenizer(fast, {}, frozenset())
+
+
+@given(name=st.sampled_from(sorted(DECODERS)), ids=st.lists(st.integers(0, 410), max_size=30), skip=st.booleans())
+def test_any_decoder_streams_whole(name: str, ids: list[int], skip: bool) -> None:
+    """Every kind of step that is accepted gives, token by token, what the library gives for all tokens."""
+    detokenizer = Detokenizer(with_decoder(name), skip)
+    streamed = "".join([*map(detokenizer.push, ids), detokenizer.finish()])
+    assert streamed == with_decoder(name).decode(ids, skip)

@@ -102,3 +102,37 @@ def test_stop_string_is_found_in_tokens(kind: str, head: str, stop: str, tail: s
     detokenizer = Detokenizer(tokenizer(kind))
     parts = [*(detokenizer.push(token_id) for token_id in ids), detokenizer.finish()]
     assert run([stop], parts) == expected([stop], tokenizer(kind).decode(ids))
+
+
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    stop=st.lists(st.text("ab é🦊", min_size=1, max_size=4), min_size=1, max_size=4),
+    text=st.text("ab é🦊", max_size=25),
+)
+def test_overlapping_stop_strings_are_found_in_tokens(kind: str, stop: list[str], text: str) -> None:
+    """Several stop strings that begin, end and contain each other, over real tokens and within characters of many bytes."""
+    ids = tokenizer(kind).encode(text, add_special_tokens=False)
+    detokenizer = Detokenizer(tokenizer(kind))
+    parts = [*(detokenizer.push(token_id) for token_id in ids), detokenizer.finish()]
+    assert run(stop, parts) == expected(stop, tokenizer(kind).decode(ids))
+
+
+@pytest.mark.parametrize(
+    ("stop", "parts", "answer"),
+    [
+        (["a"], ["a"], ("", "a")),
+        (["ab"], ["", "a", "", "b", "c"], ("", "ab")),
+        (["aab"], ["a", "a", "a", "b"], ("a", "aab")),
+        (["abab"], ["ab", "aabab"], ("aba", "abab")),
+        (["ab", "abc"], ["xabc"], ("x", "ab")),
+        (["bc", "abc"], ["xa", "bc"], ("x", "abc")),
+        (["b", "abc"], ["xab", "c"], ("xa", "b")),
+        (["abcd", "bx"], ["ab", "x"], ("a", "bx")),
+        (["abc"], ["ab", "ab"], ("abab", None)),
+        (["\n\n"], ["\n", "x\n", "\n"], ("\nx", "\n\n")),
+        (["aa"], [""], ("", None)),
+    ],
+)
+def test_where_candidates_overlap(stop: list[str], parts: list[str], answer: tuple[str, str | None]) -> None:
+    """The empty answer, pieces without text, beginnings that begin again, and strings within each other."""
+    assert run(stop, parts) == answer == expected(stop, "".join(parts))
