@@ -128,12 +128,14 @@ class GrammarBook:
 
 
 def _consume(state: _State, tokens: list[int]) -> None:
-    if tokens and not (min(tokens) >= 0 and state.matcher.consume_tokens(tokens)):
-        _raise_if_too_complex(state.matcher)
-        raise KvferryError(
-            f"the answer's tokens {tokens[:8]} after its first {len(state.consumed)} are none that its grammar allows"
-        )
-    state.consumed += tokens
+    # One by one: all at once, the matcher refuses an end that follows a text which nothing else can follow.
+    for token in tokens:
+        if token < 0 or not state.matcher.consume_token(token):
+            _raise_if_too_complex(state.matcher)
+            raise KvferryError(
+                f"token {token} of the answer, after its first {len(state.consumed)}, is none that its grammar allows"
+            )
+        state.consumed.append(token)
 
 
 def _mask(matcher: LLMatcher, vocab_size: int) -> torch.Tensor:
