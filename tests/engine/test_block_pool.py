@@ -54,6 +54,23 @@ class PoolMachine(RuleBasedStateMachine):
             table.release()
         with pytest.raises(IllegalMove):
             table.ensure(1)
+        with pytest.raises(IllegalMove):
+            table.fork(0)
+
+    @rule(target=tables, table=tables, num_tokens=st.integers(0, 70))
+    def fork(self, table: BlockTable, num_tokens: int) -> BlockTable:
+        num_shared = num_tokens // BLOCK_SIZE
+        before = list(table.block_ids)
+        if num_shared > len(before):
+            with pytest.raises(IllegalMove, match="cannot share"):
+                table.fork(num_tokens)
+            return BlockTable(self.pool, BLOCK_SIZE)
+        child = table.fork(num_tokens)
+        assert list(child.block_ids) == before[:num_shared]
+        assert list(table.block_ids) == before
+        for block in child.block_ids:
+            self.holders[block] += 1
+        return child
 
     @rule(target=shares, table=tables)
     def share(self, table: BlockTable) -> list[int]:
@@ -120,6 +137,25 @@ def test_sizes_must_make_sense() -> None:
         BlockTable(BlockPool(1), 0)
     with pytest.raises(ConfigError):
         BlockPool(1).allocate(-1)
+
+
+def test_a_fork_grows_and_ends_by_itself() -> None:
+    """Two tables that share blocks grow apart, and the shared blocks are free once both have ended."""
+    pool = BlockPool(8)
+    table = BlockTable(pool, BLOCK_SIZE)
+    table.ensure(3 * BLOCK_SIZE)
+    child = table.fork(2 * BLOCK_SIZE + 1)
+    child.ensure(4 * BLOCK_SIZE)
+    assert list(child.block_ids[:2]) == list(table.block_ids[:2])
+    assert not set(child.block_ids[2:]) & set(table.block_ids)
+    assert len(table.block_ids) == 3
+    table.release()
+    assert pool.num_free == 4
+    child.release()
+    pool.check_integrity()
+    assert pool.num_free == 8
+    with pytest.raises(IllegalMove):
+        BlockTable(pool, BLOCK_SIZE).fork(-1)
 
 
 def test_a_table_grows_into_its_neighbour() -> None:
