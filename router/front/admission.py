@@ -66,7 +66,8 @@ class Admission:
         capacity = self._max_concurrent + self._max_queue
         if num_places > capacity:
             raise BadRequest(
-                f"{num_places} prompts in one request; this server runs and queues {capacity} at most", param="prompt"
+                f"{num_places} answers in one request, prompts times n; this server runs and queues {capacity} at most",
+                param="prompt",
             )
         taken = self._running + len(self._waiting)
         if taken + num_places > capacity:

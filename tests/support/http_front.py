@@ -17,6 +17,7 @@ from starlette.types import Message
 from router.config import RouterConfig
 from router.http.app import create_app
 from router.server import HttpServer
+from router.tokenization.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import byte_tokenizer
 from tests.support.scripted_generator import ScriptedGenerator
 
@@ -38,9 +39,10 @@ class FrontUnderTest:
     generator: ScriptedGenerator = field(default_factory=ScriptedGenerator)
     config: RouterConfig = field(default_factory=front_config)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    tokenizer: Tokenizer = field(default_factory=byte_tokenizer)
 
     def __post_init__(self) -> None:
-        self.app: FastAPI = create_app(self.config, byte_tokenizer(), self.generator, self.registry)
+        self.app: FastAPI = create_app(self.config, self.tokenizer, self.generator, self.registry)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:

@@ -44,7 +44,7 @@ async def test_several_places_are_all_granted_or_none() -> None:
     admission.enter(2)
     with pytest.raises(Overloaded):
         admission.enter(3)
-    with pytest.raises(BadRequest, match="5 prompts"):
+    with pytest.raises(BadRequest, match="5 answers"):
         admission.enter(5)
     assert admission.load == AdmissionLoad(running=2, waiting=0)
 

@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.byte_tokenizer import EOS_ID
 from tests.support.http_front import WAIT_S, FrontUnderTest, front_config, sse_events
@@ -22,6 +24,11 @@ def _texts(chunks: list[Any]) -> dict[int, str]:
     for choice in (choice for chunk in chunks for choice in chunk["choices"]):
         texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
     return texts
+
+
+def _reasons(chunks: list[Any]) -> dict[int, str]:
+    choices = (choice for chunk in chunks for choice in chunk["choices"])
+    return {choice["index"]: choice["finish_reason"] for choice in choices if choice["finish_reason"]}
 
 
 async def test_a_prompt_can_have_several_answers() -> None:
@@ -69,13 +76,7 @@ async def test_a_stop_string_ends_one_choice_and_not_the_others(is_stream: bool)
     assert _texts(chunks) == {0: "a", 1: "aaaaaa", 2: "aaa"}
     assert front.generator.abandoned == [(request.request_id, 0), (request.request_id, 2)]
     assert front.generator.finished == [request.request_id]
-    reasons = {
-        choice["index"]: choice["finish_reason"]
-        for chunk in chunks
-        for choice in chunk["choices"]
-        if choice["finish_reason"]
-    }
-    assert reasons == {0: "stop", 1: "length", 2: "stop"}
+    assert _reasons(chunks) == {0: "stop", 1: "length", 2: "stop"}
 
 
 async def test_the_last_choice_that_a_stop_string_ends_ends_the_request() -> None:
@@ -85,6 +86,23 @@ async def test_the_last_choice_that_a_stop_string_ends_ends_the_request() -> Non
     (request,) = front.generator.requests
     assert front.generator.abandoned == [(request.request_id, 0)]
     assert front.generator.cancelled == [request.request_id]
+
+
+@given(
+    answers=st.lists(st.text("aé日🦊", min_size=1, max_size=8), min_size=2, max_size=2),
+    stop=st.text("aé日", max_size=2),
+)
+async def test_streams_and_whole_answers_are_the_same(answers: list[str], stop: str) -> None:
+    """Texts, reasons and usage, wherever characters and stop strings are cut into tokens."""
+    front = FrontUnderTest(ScriptedGenerator(Script(choices=[[*text.encode(), EOS_ID] for text in answers])))
+    fields: dict[str, Any] = {"n": 2, "stop": stop or None, "max_tokens": 20}
+    whole = (await front.complete(**fields)).json()
+    response = await front.complete(**fields, stream=True, stream_options={"include_usage": True})
+    *chunks, mark = sse_events(response)
+    assert mark == "[DONE]"
+    assert _texts(chunks) == {choice["index"]: choice["text"] for choice in whole["choices"]}
+    assert _reasons(chunks) == _reasons([whole])
+    assert chunks[-1]["usage"] == whole["usage"]
 
 
 async def test_choices_that_end_by_themselves_are_not_abandoned() -> None:
