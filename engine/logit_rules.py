@@ -6,10 +6,11 @@ how grammars work or how tokens are drawn.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.batch import Draw
@@ -24,10 +25,14 @@ SMALLEST_PENALTY = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class RuledRow:
-    """A draw that changes its row of logits. `allowed` (bool `[vocab_size]` on the CPU) is what its grammar allows."""
+    """A draw that changes its row of logits, checked.
+
+    `allowed` (bool `[vocab_size]` on the CPU) is what its grammar allows. `tokens` are the draw's, if penalties need them.
+    """
 
     draw: Draw
-    allowed: torch.Tensor | None = None
+    allowed: torch.Tensor | None
+    tokens: npt.NDArray[np.int64]
 
 
 def has_rules(draw: Draw) -> bool:
@@ -54,7 +59,9 @@ def ruled_row(draw: Draw, allowed: torch.Tensor | None, vocab_size: int) -> Rule
     check_bias(draw.sampling, vocab_size)
     if not 0 <= draw.num_prompt <= len(draw.tokens):
         raise KvferryError(f"a sequence of {len(draw.tokens)} tokens cannot begin with {draw.num_prompt} of a prompt")
-    if draw.sampling.has_penalties and draw.tokens and not 0 <= min(draw.tokens) <= max(draw.tokens) < vocab_size:
+    # By way of numpy, which reads long lists ten times as fast as torch.
+    tokens = np.array(draw.tokens if draw.sampling.has_penalties else (), dtype=np.int64)
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < vocab_size:
         raise KvferryError(f"a token of the sequence is outside the vocabulary of {vocab_size}")
     forbidden = _known(draw, vocab_size)
     if allowed is None:
@@ -69,7 +76,7 @@ def ruled_row(draw: Draw, allowed: torch.Tensor | None, vocab_size: int) -> Rule
             "here; ask for fewer min_tokens",
             param="min_tokens",
         )
-    return RuledRow(draw, allowed)
+    return RuledRow(draw, allowed, tokens)
 
 
 def changed_logits(logits: torch.Tensor, rules: Mapping[int, RuledRow]) -> torch.Tensor:
@@ -93,22 +100,22 @@ class _Entries:
 
     def __init__(self, table: torch.Tensor) -> None:
         self._table = table
-        self._places: list[int] = []
-        self._numbers: list[float] = []
+        self._places: list[npt.NDArray[np.int64]] = []
+        self._numbers: list[npt.NDArray[np.float32]] = []
 
-    def add(self, row: int, tokens: Sequence[int], numbers: Sequence[float]) -> None:
-        """Entries of one row; none may come twice."""
-        first = row * self._table.shape[1]
-        self._places.extend(first + token for token in tokens)
-        self._numbers.extend(numbers)
+    def add(self, row: int, tokens: npt.ArrayLike, numbers: npt.ArrayLike) -> None:
+        """Entries of one row, none of which may come twice: a number for each token, or one for all."""
+        places = np.asarray(tokens, dtype=np.int64) + row * self._table.shape[1]
+        self._places.append(places)
+        self._numbers.append(np.broadcast_to(np.asarray(numbers, dtype=np.float32), places.shape))
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Their places in the flattened table (int64) and their numbers (float32), or None if there are none."""
         if not self._places:
             return None
         device = self._table.device
-        numbers = torch.tensor(self._numbers, dtype=torch.float32, device=device)
-        return torch.tensor(self._places, dtype=torch.int64, device=device), numbers
+        places = torch.from_numpy(np.concatenate(self._places)).to(device)
+        return places, torch.from_numpy(np.concatenate(self._numbers)).to(device)
 
 
 def _add_biases(table: torch.Tensor, rows: Sequence[RuledRow]) -> None:
@@ -118,7 +125,8 @@ def _add_biases(table: torch.Tensor, rows: Sequence[RuledRow]) -> None:
         sums: dict[int, float] = {}
         for token, bias in row.draw.sampling.logit_bias:
             sums[token] = sums.get(token, 0.0) + bias
-        entries.add(index, list(sums), list(sums.values()))
+        if sums:
+            entries.add(index, list(sums), list(sums.values()))
     if found := entries.tensors():
         places, biases = found
         flat = table.view(-1)
@@ -130,8 +138,7 @@ def _penalise_repetition(table: torch.Tensor, rows: Sequence[RuledRow]) -> None:
     for index, row in enumerate(rows):
         penalty = row.draw.sampling.repetition_penalty
         if penalty != 1.0:
-            tokens = list(set(row.draw.tokens))
-            entries.add(index, tokens, [max(penalty, SMALLEST_PENALTY)] * len(tokens))
+            entries.add(index, np.flatnonzero(np.bincount(row.tokens)), max(penalty, SMALLEST_PENALTY))
     if found := entries.tensors():
         places, penalties = found
         flat = table.view(-1)
@@ -145,20 +152,20 @@ def _penalise_answers(table: torch.Tensor, rows: Sequence[RuledRow]) -> None:
     for index, row in enumerate(rows):
         sampling = row.draw.sampling
         if sampling.frequency_penalty or sampling.presence_penalty:
-            counts = Counter(row.draw.tokens[row.draw.num_prompt :])
-            amounts = [sampling.frequency_penalty * num + sampling.presence_penalty for num in counts.values()]
-            entries.add(index, list(counts), amounts)
+            counts = np.bincount(row.tokens[row.draw.num_prompt :])
+            tokens = np.flatnonzero(counts)
+            entries.add(index, tokens, sampling.frequency_penalty * counts[tokens] + sampling.presence_penalty)
     if found := entries.tensors():
-        places, amounts_off = found
+        places, amounts = found
         flat = table.view(-1)
-        flat[places] = flat[places] - amounts_off
+        flat[places] = flat[places] - amounts
 
 
 def _remove(table: torch.Tensor, rows: Sequence[RuledRow]) -> None:
     entries = _Entries(table)
     for index, row in enumerate(rows):
-        tokens = _known(row.draw, table.shape[1])
-        entries.add(index, tokens, [float("-inf")] * len(tokens))
+        if tokens := _known(row.draw, table.shape[1]):
+            entries.add(index, tokens, float("-inf"))
     if found := entries.tensors():
         places, infinities = found
         table.view(-1)[places] = infinities
