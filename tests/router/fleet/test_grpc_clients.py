@@ -101,7 +101,7 @@ def test_errors_cross_with_their_class(prefill: Node, decode: Node) -> None:
         await p.connect(decode.target)
         ticket = await d.reserve(asked, prefill.identity, DEADLINE_S)
         with pytest.raises(StaleTicket):
-            await d.decode(replace(ticket, generation=10**6), GeneratedToken(asked.request_id, 0, 5))
+            await d.decode(replace(ticket, generation=10**6), [GeneratedToken(asked.request_id, 0, 5)])
         with pytest.raises(StaleTicket):
             await p.prefill(asked, replace(ticket, prefill_worker=WorkerId.fresh("prefill-0")), DEADLINE_S)
         await d.cancel(asked.request_id)
