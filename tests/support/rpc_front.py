@@ -14,6 +14,7 @@ from protocol.kvferry_v1_pb2_grpc import InferenceStub
 from router.front.front import create_front
 from router.http.app import app_of
 from router.rpc.server import PublicRpcServer
+from router.tokenization.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import byte_tokenizer
 from tests.support.http_front import WAIT_S, FrontUnderTest
 
@@ -68,8 +69,10 @@ class RpcAnswer:
 class BothDoors(FrontUnderTest):
     """`FrontUnderTest` with a gRPC door beside the HTTP one."""
 
+    tokenizer: Tokenizer = field(default_factory=byte_tokenizer)
+
     def __post_init__(self) -> None:
-        self.front = create_front(self.config, byte_tokenizer(), self.generator, self.registry)
+        self.front = create_front(self.config, self.tokenizer, self.generator, self.registry)
         self.app = app_of(self.front)
 
     @asynccontextmanager
