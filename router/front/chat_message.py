@@ -46,7 +46,7 @@ class ChatMessage(Strict):
 
 
 def turns_of(tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """The turns for the model's chat template. What is absent or null is left out; arguments of calls are objects.
+    """The turns for the model's chat template: content is a text, arguments of calls are objects, nothing is null.
 
     Raises `BadRequest` that names the field at fault: a turn without what its role needs or with what it has not, or turns
     about tools where the template knows none.
@@ -57,10 +57,11 @@ def turns_of(tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> list[dict
 def _turn(tokenizer: Tokenizer, message: ChatMessage, place: str) -> dict[str, Any]:
     _check_fields(message, place)
     # OpenAI's `developer` is what templates know as `system`.
-    turn: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
-    for field in ("content", "name"):
-        if (value := getattr(message, field)) is not None:
-            turn[field] = value
+    role = "system" if message.role == "developer" else message.role
+    # Many templates add the content to a text although it may be null beside calls.
+    turn: dict[str, Any] = {"role": role, "content": message.content or ""}
+    if message.name is not None:
+        turn["name"] = message.name
     if message.role == "tool" or message.tool_calls:
         check_template(tokenizer, f"{place}.role" if message.role == "tool" else f"{place}.tool_calls")
     if message.tool_call_id is not None:

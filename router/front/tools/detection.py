@@ -6,7 +6,7 @@ the model's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -26,10 +26,7 @@ _CALL = {
     "type": "function",
     "function": {"name": _NAME, "arguments": {"key": "value"}},
 }
-_TURNS: Sequence[Mapping[str, Any]] = (
-    {"role": "user", "content": _QUESTION},
-    {"role": "assistant", "tool_calls": [_CALL]},
-)
+_ANSWER = "answer1618"
 _TOOL = {
     "type": "function",
     "function": {
@@ -44,18 +41,23 @@ _TOOL = {
 def tool_form_of(tokenizer: Tokenizer) -> ToolForm | None:
     """The form of the calls of this tokenizer's model; None when its template writes none that is known here."""
     try:
-        text = tokenizer.chat_prompt(_TURNS, [_TOOL], add_generation_prompt=False)
+        turn = _written(tokenizer, {"role": "assistant", "content": "", "tool_calls": [_CALL]})
+        header, answer, _ = _written(tokenizer, {"role": "assistant", "content": _ANSWER}).partition(_ANSWER)
     except BadRequest:
         return None  # It refuses what every template for tools can write: it is none.
-    turn = text.rpartition(_QUESTION)[2]
-    return next((form for form in FORMS if _reads_back(form, turn)), None)
+    return next((form for form in FORMS if answer and _reads_back(form, turn, header)), None)
 
 
-def _reads_back(form: ToolForm, turn: str) -> bool:
-    """Whether the form finds the call in what the template wrote after the question: headers, the call, end tokens."""
-    begins = [turn.find(form.opener)] + ([turn.find("{")] if form.is_bare else [])
-    for begin in begins:
-        reading = CallReader(OfferedTools(form, frozenset({_NAME}), {})).push(turn[begin:]) if begin >= 0 else None
-        if reading is not None and any(call.name == _NAME for call in reading.calls):
-            return True
-    return False
+def _written(tokenizer: Tokenizer, turn: Mapping[str, Any]) -> str:
+    """What the template writes for a turn after a question."""
+    turns = [{"role": "user", "content": _QUESTION}, turn]
+    return tokenizer.chat_prompt(turns, [_TOOL], add_generation_prompt=False).rpartition(_QUESTION)[2]
+
+
+def _reads_back(form: ToolForm, turn: str, header: str) -> bool:
+    """Whether the form finds the call in its turn; one without a marker has to be where answers begin, after `header`."""
+    begin = len(header) if form.is_bare and turn.startswith(header) else turn.find(form.opener)
+    if begin < 0:
+        return False
+    calls = CallReader(OfferedTools(form, frozenset({_NAME}), {})).push(turn[begin:]).calls
+    return bool(calls) and f'"{form.argument_keys[0]}"' in turn

@@ -141,6 +141,8 @@ class CallReader:
             self._object_begin = sum(map(len, self._held))
             self._object = _ObjectEnd()
         self._held.append(self._partial)
+        if place is _Place.BETWEEN:
+            self._held.clear()  # the end of a section whose calls were given is no text, whatever follows
         self._partial = ""
         self._place = place
 
