@@ -91,7 +91,7 @@ def _operation(operation: Operation, config: RouterConfig, path: str) -> Schema:
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "parameters": _parameters(operation),
+        "parameters": _parameters(operation, config.served_model_name),
         "responses": responses,
     }
     if operation.description:
@@ -104,7 +104,7 @@ def _operation(operation: Operation, config: RouterConfig, path: str) -> Schema:
     return described
 
 
-def _parameters(operation: Operation) -> list[Schema]:
+def _parameters(operation: Operation, model: str) -> list[Schema]:
     found: list[Schema] = [
         {
             "name": name,
@@ -112,6 +112,7 @@ def _parameters(operation: Operation) -> list[Schema]:
             "required": True,
             "description": text,
             "schema": {"type": "string", "minLength": 1},
+            "example": model,
         }
         for name, text in operation.path_parameters.items()
     ]

@@ -14,7 +14,9 @@ from router.fleet.fleet import Fleet
 from router.fleet.view import add_cluster_route
 from router.http.answer_schemas import ChatCompletionChunk, CompletionChunk
 from router.http.operator_schemas import ErrorAnswer
+from tests.support.byte_tokenizer import EOS_ID, tool_tokenizer
 from tests.support.http_front import FrontUnderTest, front_config
+from tests.support.scripted_generator import Script, ScriptedGenerator
 
 UNSAID = (
     "fit here in all",
@@ -37,7 +39,7 @@ UNSAID = (
 )
 """Refusals of what the schemas allow, each of them named in the document's description."""
 CHUNKS: dict[str, type[BaseModel]] = {"/v1/completions": CompletionChunk, "/v1/chat/completions": ChatCompletionChunk}
-MAX_EXAMPLES = 12
+MAX_EXAMPLES = 8
 
 if TYPE_CHECKING:
     Case = schemathesis.Case[Any]
@@ -46,8 +48,10 @@ else:
 
 
 def _front() -> FrontUnderTest:
-    """Small enough that any body that fits is soon answered."""
-    front = FrontUnderTest(config=front_config(context_tokens=24, max_choices=3))
+    """A model that knows tools, with short answers."""
+    generator = ScriptedGenerator(Script([72, 105, EOS_ID]))
+    config = front_config(context_tokens=300, max_choices=3)
+    front = FrontUnderTest(generator, config, tokenizer=tool_tokenizer("hermes"))
     add_cluster_route(front.app, Fleet())
     return front
 
