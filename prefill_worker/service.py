@@ -100,6 +100,9 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
         try:
             generation = generation_from_wire(request.generation)
             ticket = ticket_from_wire(request.ticket) if request.HasField("ticket") else None
+            if generation.sampling.grammar:
+                # Compiled here, on no thread that others wait for; the step thread then finds it done.
+                await asyncio.to_thread(self._worker.engine.check_sampling, generation.sampling)
             answer = self._worker.submit(generation, ticket, request.generation.deadline_s)
             try:
                 done = await asyncio.wrap_future(answer)

@@ -15,6 +15,7 @@ from typing import Any
 from engine.batch import SampledToken, StepBatch, StepResult
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
+from prefill_worker.checks import check_request, check_ticket
 from prefill_worker.config import PrefillConfig
 from prefill_worker.link_tests import LinkTests, TicketKey, key_of
 from prefill_worker.sequence import PrefillAnswer, PrefillSequence
@@ -24,10 +25,9 @@ from protocol.errors import (
     DeadlineExceeded,
     KvferryError,
     Overloaded,
-    PromptTooLong,
     StaleTicket,
 )
-from protocol.ids import WorkerId, wire_id
+from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GenerateRequest
 from protocol.ticket import Ticket
@@ -165,7 +165,9 @@ class PrefillWorker:
             self.num_prefilled_tokens += part.num_tokens
             if sequence.ticket is not None:
                 self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids))
-            if part.draws:
+            if (failure := result.failures.get(part.request_id)) is not None:
+                self._end(sequence, failure, Phase.FAILED)
+            elif part.draws:
                 del self._running[part.request_id]
                 self._answer(sequence, [next(drawn) for _ in part.draws], now)
 
@@ -228,20 +230,12 @@ class PrefillWorker:
             raise Overloaded(f"{len(self._waiting)} prompts are waiting on {self.identity}")
         if any(one.request.request_id == request.request_id and not one.record.is_terminal for one in self._known()):
             raise BadRequest(f"request {request.request_id} is already here")
-        self.engine.check_tokens(request.prompt_token_ids)
-        self.engine.check_sampling(request.sampling)
-        if request.num_prompt_tokens > self.engine.max_tokens_per_sequence:
-            limit = self.engine.max_tokens_per_sequence
-            raise PromptTooLong(f"the prompt has {request.num_prompt_tokens} tokens, {self.identity} holds {limit}")
+        check_request(request, ticket, self.engine, self.identity)
         if ticket is not None:
-            if (ticket.request_id, ticket.num_tokens) != (request.request_id, request.num_prompt_tokens):
-                raise BadRequest(f"the ticket is for {ticket.num_tokens} tokens of request {ticket.request_id}")
             self._check_ticket(ticket)
 
     def _check_ticket(self, ticket: Ticket) -> None:
-        wire_id(ticket.request_id)
-        if ticket.prefill_worker != self.identity:
-            raise StaleTicket(f"the ticket is for {ticket.prefill_worker}, this is {self.identity}")
+        check_ticket(ticket, self.identity)
         if key_of(ticket) in self._shipping or ticket in self._link_tests:
             raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is in use")
 
