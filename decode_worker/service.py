@@ -17,6 +17,7 @@ from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_to_wire
 from protocol.errors import BadRequest, KvferryError
 from protocol.ids import new_request_id
+from protocol.request import GenerateRequest
 from protocol.rpc_errors import refuse
 from protocol.wire import (
     generation_from_wire,
@@ -114,7 +115,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.Ticket:
         """Grants a ticket as soon as there are blocks and slots, within the request's deadline."""
         try:
-            generation = generation_from_wire(request.generation)
+            generation = await self._generation_of(request.generation)
             reserved = self._worker.reserve(
                 generation,
                 worker_id_from_wire(request.prefill_worker),
@@ -142,11 +143,18 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
     async def Generate(self, request: pb.Generation, context: Context) -> pb.GenerateReply:
         """Queues a request whose prompt is read here."""
         try:
-            generation = generation_from_wire(request)
+            generation = await self._generation_of(request)
             await asyncio.wrap_future(self._worker.generate(generation, _router_of(context), request.deadline_s))
         except KvferryError as error:
             await refuse(context, error)
         return pb.GenerateReply()
+
+    async def _generation_of(self, message: pb.Generation) -> GenerateRequest:
+        generation = generation_from_wire(message)
+        if generation.sampling.grammar:
+            # Compiled here, on no thread that others wait for; the step thread then finds it done.
+            await asyncio.to_thread(self._worker.engine.check_sampling, generation.sampling)
+        return generation
 
     async def Tokens(self, request: pb.TokensRequest, context: Context) -> AsyncIterator[pb.TokenBatch]:
         """The stream of one router. When it ends, so do the router's requests: nobody would read their tokens."""

@@ -186,8 +186,13 @@ class DecodeWorker:
                 self.num_local_prefill_tokens += part.num_tokens
             if sequence.scores is not None:
                 sequence.scores.extend(result.prompt_logprobs.get(part.request_id, ()))
-            for one in self._drawn_for(sequence, part, now):
+            for one in () if part.request_id in result.failures else self._drawn_for(sequence, part, now):
                 self._append(one, next(drawn), now)
+        for sequence_id, error in result.failures.items():
+            if (
+                failed := self.sequences.get(sequence_id)
+            ) is not None:  # or another choice has failed the request already
+                self.roster.fail(failed.request.request_id, error, now)
 
     def check_idle(self) -> None:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
