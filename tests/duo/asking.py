@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from protocol.request import GeneratedToken, GenerateRequest
+from protocol.ids import new_request_id
+from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, SamplingParams, StopRule
 from router.generation import GenerationStart
 from tests.support.duo import Duo, greedy
 from tests.support.oracle import prompt_of
@@ -13,6 +15,7 @@ VOCAB = 97
 LENGTH = 100
 NUM_TOKENS = 10
 PROMPT = prompt_of(LENGTH, VOCAB)
+SEEDED = SamplingParams(temperature=0.9, top_k=20, top_p=0.95, seed=1234)
 
 
 def request(num_tokens: int = NUM_TOKENS) -> GenerateRequest:
@@ -27,14 +30,53 @@ def ids(tokens: list[GeneratedToken]) -> list[int]:
     return [token.token_id for token in tokens]
 
 
-async def generate_and(duo: Duo, act: Callable[[int], None], asked: GenerateRequest) -> list[int]:
-    """Ids of an answer; `act` is called with the number of tokens that the client has, from 0 (the start) on."""
+def sampled(
+    prompt: list[int], num_tokens: int = NUM_TOKENS, num_choices: int = 1, sampling: SamplingParams | None = None
+) -> GenerateRequest:
+    """A seeded request that ends by length only."""
+    sampling = sampling or SEEDED
+    return GenerateRequest(new_request_id(), tuple(prompt), StopRule(num_tokens), sampling, num_choices)
+
+
+def seed_after(asked: GenerateRequest, choice: int) -> GenerateRequest:
+    """The request that has answer `choice` of another as its only one."""
+    return replace(asked, request_id=new_request_id(), num_choices=1, sampling=asked.sampling_of(choice))
+
+
+def answers(tokens: list[GeneratedToken], num_choices: int) -> list[list[int]]:
+    """Token ids by choice, after checking that there are so many whole answers."""
+    assert {token.choice for token in tokens} == set(range(num_choices))
+    return [ids([token for token in tokens if token.choice == choice]) for choice in range(num_choices)]
+
+
+async def answers_of(duo: Duo, asked: GenerateRequest) -> list[list[int]]:
+    """Token ids of all of a request's answers."""
+    return answers(await duo.generate(asked), asked.num_choices)
+
+
+async def prompt_scores(duo: Duo, asked: GenerateRequest) -> PromptLogprobs:
+    """The prompt's log-probabilities, of a request whose every answer comes whole."""
+    events = [event async for event in duo.dispatcher.generate(asked)]
+    start = events[0]
+    assert isinstance(start, GenerationStart)
+    answers([event for event in events if isinstance(event, GeneratedToken)], asked.num_choices)
+    assert start.prompt_logprobs is not None
+    return start.prompt_logprobs
+
+
+async def tokens_and(duo: Duo, act: Callable[[int], None], asked: GenerateRequest) -> list[GeneratedToken]:
+    """Tokens of all answers; `act` is called with the number of tokens that the client has, from 0 (the start) on."""
     tokens = []
     async for event in duo.dispatcher.generate(asked):
         if not isinstance(event, GenerationStart):
             tokens.append(event)
         act(len(tokens))
-    return ids(tokens)
+    return tokens
+
+
+async def generate_and(duo: Duo, act: Callable[[int], None], asked: GenerateRequest) -> list[int]:
+    """Ids of an only answer, as in `tokens_and`."""
+    return ids(await tokens_and(duo, act, asked))
 
 
 def when(num_tokens: int, action: Callable[[], None]) -> Callable[[int], None]:

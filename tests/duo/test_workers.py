@@ -8,6 +8,7 @@ import pytest
 
 from protocol.errors import (
     BadRequest,
+    Cancelled,
     KvferryError,
     NotReady,
     StaleTicket,
@@ -15,7 +16,7 @@ from protocol.errors import (
 )
 from protocol.ids import WorkerId
 from protocol.phase import Phase
-from protocol.request import GeneratedToken
+from protocol.request import FinishReason, GeneratedToken
 from tests.duo.asking import (
     LENGTH,
     NUM_TOKENS,
@@ -23,6 +24,7 @@ from tests.duo.asking import (
     request,
 )
 from tests.support.duo import Duo, DuoOptions
+from tests.support.inboxes import next_token
 from transfer.landing_contract import LandingConfig, LandingRequest
 
 pytestmark = pytest.mark.timeout(20)
@@ -42,7 +44,7 @@ def test_local_prompts_pass_a_reservation_that_waits_for_slots(expected: list[in
         member = duo.fleet.decodes["decode-0"]
         inbox = member.client.open(asked.request_id)
         await member.client.generate(asked, 600.0)
-        return [(await inbox.next()).token_id for _ in range(NUM_TOKENS)]
+        return [(await next_token(inbox)).token_id for _ in range(NUM_TOKENS)]
 
     assert duo.run(work) == expected
     assert not waiting.done()
@@ -78,7 +80,7 @@ def test_p_refuses_a_ticket_that_is_not_the_requests(change: str) -> None:
     refused = prefill.submit(asked, wrong, 600.0)
     duo.settle(30.0)
     if change == "used":
-        assert refused.result(0).first_token.index == 0  # computed again, but not one byte is shipped
+        assert refused.result(0).first_tokens[0].index == 0  # computed again, but not one byte is shipped
         assert prefill.num_transfer_failures == 1
     else:
         with pytest.raises((StaleTicket, BadRequest)):
@@ -97,7 +99,7 @@ def test_a_request_is_not_taken_twice() -> None:
     )
     first = prefill.submit(asked, ticket, 600.0)
     duo.settle()
-    assert first.result(0).first_token.index == 0
+    assert first.result(0).first_tokens[0].index == 0
     for again in (prefill.submit(asked, ticket, 600.0), prefill.submit(asked, None, 600.0)):
         duo.settle()
         with pytest.raises(KvferryError):
@@ -120,10 +122,95 @@ def test_a_landing_that_failed_early_holds_nothing() -> None:
     assert decode.admission.num_running == 0
     assert decode.pool.num_free == decode.pool.num_blocks
     first = GeneratedToken(asked.request_id, 0, 5)
-    taken = decode.decode(asked.request_id, reserved.result(0).generation, first)
+    taken = decode.decode(asked.request_id, reserved.result(0).generation, [first])
     duo.settle()
     taken.result(0)
     assert decode.num_local_prefill_tokens == LENGTH + 1
+    duo.check_idle()
+
+
+@pytest.mark.parametrize("wrong", ["none", "twice", "unknown", "ended", "second"])
+def test_d_refuses_what_cannot_be_first_tokens(wrong: str) -> None:
+    """None at all, two of one choice, of a choice that was not asked for, an ended one, a later one: D goes on waiting."""
+    duo = Duo()
+    duo.run(lambda: duo.fleet.look())
+    decode, asked = duo.decodes[0], replace(request(), num_choices=2)
+    reserved = decode.reserve(asked, duo.prefills[0].identity, "router", 600.0)
+    duo.settle()
+    first = GeneratedToken(asked.request_id, 0, 5)
+    tokens = {
+        "none": [],
+        "twice": [first, first],
+        "unknown": [first, replace(first, choice=2)],
+        "ended": [first, replace(first, choice=1, finish=FinishReason.STOP)],
+        "second": [replace(first, index=1)],
+    }[wrong]
+    refused = decode.decode(asked.request_id, reserved.result(0).generation, tokens)
+    duo.settle()
+    with pytest.raises(BadRequest):
+        refused.result(0)
+    taken = decode.decode(asked.request_id, reserved.result(0).generation, [first])
+    duo.settle()
+    taken.result(0)
+    assert list(decode.sequences[asked.request_id].choices) == [0]
+    decode.cancel(asked.request_id)
+    duo.settle(20.0)
+    duo.check_idle()
+
+
+def test_first_tokens_of_cancelled_choices_end_the_request() -> None:
+    """The router told them before it knew: nothing goes on, and the landing is given up."""
+    duo = Duo()
+    duo.run(lambda: duo.fleet.look())
+    decode, asked = duo.decodes[0], replace(request(), num_choices=3)
+    reserved = decode.reserve(asked, duo.prefills[0].identity, "router", 600.0)
+    duo.settle()
+    cancelled = [decode.cancel(asked.request_id, choice) for choice in (0, 1, 1, 7)]
+    taken = decode.decode(
+        asked.request_id,
+        reserved.result(0).generation,
+        [GeneratedToken(asked.request_id, 0, 5, choice=choice) for choice in (0, 1)],
+    )
+    duo.settle(20.0)
+    assert [one.result(0) for one in cancelled] == [True, True, False, False]
+    taken.result(0)
+    assert not decode.sequences
+    duo.check_idle()
+
+
+def test_p_draws_only_what_is_still_wanted() -> None:
+    """A choice cancelled in P's queue gets no first token; with the last one the request ends."""
+    duo = Duo()
+    prefill, some, none = duo.prefills[0], replace(request(), num_choices=3), replace(request(), num_choices=2)
+    answers = [prefill.submit(one, None, 600.0) for one in (some, none)]
+    cancelled = [prefill.cancel(some.request_id, 1), *(prefill.cancel(none.request_id, choice) for choice in (0, 1, 0))]
+    duo.settle()
+    assert [one.result(0) for one in cancelled] == [True, True, True, False]
+    assert [token.choice for token in answers[0].result(0).first_tokens] == [0, 2]
+    with pytest.raises(Cancelled):
+        answers[1].result(0)
+    duo.check_idle()
+
+
+def test_a_choice_cancelled_on_p_while_it_ships() -> None:
+    """The KV is shipped as long as one choice goes on, and given up with the last."""
+    duo = Duo()
+    duo.run(lambda: duo.fleet.look())
+    duo.fabric.faults.hold()
+    prefill, decode, asked = duo.prefills[0], duo.decodes[0], replace(request(), num_choices=2)
+    reserved = decode.reserve(asked, prefill.identity, "router", 600.0)
+    duo.settle()
+    answer = prefill.submit(asked, reserved.result(0), 600.0)
+    duo.settle()
+    assert len(answer.result(0).first_tokens) == 2
+    for choice, num_running in ((0, 1), (1, 0)):
+        cancelled = prefill.cancel(asked.request_id, choice)
+        duo.settle()
+        assert cancelled.result(0)
+        assert prefill.num_running == num_running
+    decode.cancel(asked.request_id)
+    duo.fabric.faults.release()
+    duo.settle(20.0)
     duo.check_idle()
 
 

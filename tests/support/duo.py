@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from decode_worker.config import DecodeConfig
 from decode_worker.worker import DecodeWorker
+from engine.engine import Engine
 from prefill_worker.config import PrefillConfig
 from prefill_worker.worker import PrefillWorker
 from protocol.errors import KvferryError
@@ -45,10 +46,11 @@ MAX_TURNS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class DuoOptions:
-    """What a test may vary. `prefill_engine` and `decode_engine` are keywords of `tiny_engine`."""
+    """What a test may vary. `prefill_engine` and `decode_engine` are keywords of `make_engine`."""
 
     num_prefill: int = 1
     num_decode: int = 1
+    make_engine: Callable[..., Engine] = tiny_engine
     prefill_engine: dict[str, Any] = field(default_factory=dict)
     decode_engine: dict[str, Any] = field(default_factory=dict)
     prefill: PrefillConfig = field(default_factory=lambda: PrefillConfig(max_step_tokens=32))
@@ -79,7 +81,7 @@ class Duo:
         return asyncio.run(self._run(work))
 
     async def generate(self, request: GenerateRequest) -> list[GeneratedToken]:
-        """All tokens of an answer."""
+        """All tokens of all answers."""
         events = [event async for event in self.dispatcher.generate(request)]
         return [event for event in events if not isinstance(event, GenerationStart)]
 
@@ -185,7 +187,7 @@ class Duo:
 
     def _prefill(self, number: int) -> PrefillWorker:
         identity = WorkerId.fresh(f"prefill-{number}")
-        engine = tiny_engine(**self.options.prefill_engine)
+        engine = self.options.make_engine(**self.options.prefill_engine)
         arena = Arena(self.options.num_slots, SLOT_BYTES)
         transport = LocalTransport(identity, Arenas(landing=None, outbox=arena), self.fabric)
         codec = PoolCodec(engine.cache.pool, engine.layout)
@@ -194,7 +196,7 @@ class Duo:
 
     def _decode(self, number: int) -> DecodeWorker:
         identity = WorkerId.fresh(f"decode-{number}")
-        engine = tiny_engine(**self.options.decode_engine)
+        engine = self.options.make_engine(**self.options.decode_engine)
         arena = Arena(self.options.num_slots, SLOT_BYTES)
         transport = LocalTransport(identity, Arenas(landing=arena, outbox=None), self.fabric)
         codec = PoolCodec(engine.cache.pool, engine.layout)
