@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from protocol.errors import BadRequest
 from router.front.tools.body import FunctionDefinition
@@ -19,6 +19,8 @@ from router.front.tools.form import OfferedTools
 MAX_GRAMMAR_BYTES = 64 * 1024
 """Longer ones take workers too long to compile; OpenAI allows schemas of about twice this."""
 MAX_REASON_CHARS = 300
+MAX_GRAMMAR_SYMBOLS = 200_000
+"""As many as workers take."""
 OPTIONS = {"whitespace_pattern": " "}
 _OPTIONS_KEY = "x-guidance"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -75,11 +77,15 @@ def _checked(grammar: str, param: str) -> str:
         raise BadRequest(
             f"{param}: the schema is {size} bytes long as a grammar; {MAX_GRAMMAR_BYTES} are allowed", param=param
         )
-    is_wrong, reasons = LLMatcher.validate_grammar_with_warnings(grammar)
+    is_wrong, reasons = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
     if is_wrong:
         reason = " ".join(reasons[0].split())
         raise BadRequest(f"{param}: no answer can be held to this schema: {reason[:MAX_REASON_CHARS]}", param=param)
     return grammar
+
+
+def _limits() -> LLParserLimits:
+    return LLParserLimits(max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False)
 
 
 def _terms(text: str, marker_ids: Mapping[str, int]) -> str:
