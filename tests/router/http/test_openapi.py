@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import math
-from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from jsonschema_rs import Draft202012Validator
-from prometheus_client import CollectorRegistry
-from pydantic import AfterValidator, BaseModel, BeforeValidator, PlainValidator, WrapValidator
+from pydantic import BaseModel
 
 from protocol.errors import KvferryError
 from router.fleet.fleet import Fleet
 from router.fleet.view import add_cluster_route
-from router.front.chat_body import ChatBody
-from router.front.completion_body import CompletionBody
-from router.front.validation import parse_json
 from router.http.answer_schemas import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
-from router.http.app import create_app
 from router.http.authentication import OPEN_PATHS
 from router.http.errors import error_body, status_of
-from router.http.openapi.body_schemas import described_by_hand
 from router.http.openapi.document import routes_of
 from router.http.openapi.operations import OPERATIONS
 from router.http.openapi.responses import ERRORS
 from router.http.operator_schemas import ErrorAnswer
-from router.http.text_endpoints import DetokenizeBody, TokenizeBody
-from tests.router.http.test_bodies import ANY_JSON
 from tests.support.byte_tokenizer import EOS_ID, tool_tokenizer
 from tests.support.http_front import FrontUnderTest, front_config, sse_events
 from tests.support.scripted_generator import Script, ScriptedGenerator
 
-PATHS: dict[type[BaseModel], str] = {
-    CompletionBody: "/v1/completions",
-    ChatBody: "/v1/chat/completions",
-    TokenizeBody: "/tokenize",
-    DetokenizeBody: "/detokenize",
-}
-BASES: dict[type[BaseModel], dict[str, Any]] = {
-    CompletionBody: {"prompt": "hi"},
-    ChatBody: {"messages": [{"role": "user", "content": "hi"}]},
-    TokenizeBody: {"prompt": "hi"},
-    DetokenizeBody: {"tokens": [65]},
+BASES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
 }
 KEY = "key"
-FUNCTION_CHECKS = (AfterValidator, BeforeValidator, PlainValidator, WrapValidator)
 
 
 async def document(front: FrontUnderTest) -> dict[str, Any]:
@@ -59,11 +35,6 @@ async def document(front: FrontUnderTest) -> dict[str, Any]:
     assert response.status_code == 200
     found: dict[str, Any] = response.json()
     return found
-
-
-def validator(found: dict[str, Any], name: str) -> Draft202012Validator:
-    """Of one of the document's schemas."""
-    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": found["components"]})
 
 
 @pytest.fixture(scope="module")
@@ -118,70 +89,6 @@ def test_every_error_of_the_tree_has_a_documented_status() -> None:
     assert {status_of(kind("")) for kind in _descendants(KvferryError)} <= ERRORS.keys()
 
 
-@pytest.mark.parametrize("body", PATHS)
-def test_fields_that_functions_check_are_described_by_hand(body: type[BaseModel]) -> None:
-    """Pydantic knows no schema for what a function checks, so each such field of each body has one in `FIELD_SCHEMAS`."""
-    for model in _with_nested(body):
-        checked = {
-            name for name, field in model.model_fields.items() if _has_function((field.annotation, field.metadata))
-        }
-        checked |= {
-            name for each in model.__pydantic_decorators__.field_validators.values() for name in each.info.fields
-        }
-        assert not {name for name in checked if not described_by_hand(model, name)}
-
-
-def _bodies() -> st.SearchStrategy[tuple[type[BaseModel], Any]]:
-    """A body with some fields replaced: by values of which many are nearly right, or by anything."""
-    near: st.SearchStrategy[Any] = st.sampled_from(
-        [None, True, False, 0, 1, -1, 2, 0.5, 3, 63, 64, 129, 2**31, 2**63, "", "a", "none", "auto", "bytes-1b", "text",
-         [], [1], ["a"], [[1]], [[]], ["a", 1], [256], [257], ["text"], {}, {"a": 1}, {"1": 1}, {"01": 1}, {"1": 200},
-         {"type": "text"}, {"include_usage": True}, [{"role": "user", "content": "a"}], [{"role": "user"}],
-         [{"role": "user", "content": [{"type": "text", "text": "a"}]}], [{"role": "assistant", "content": None}],
-         {"type": "json_object"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "a"}},
-         [{"type": "function", "function": {"name": "a"}}], {"type": "function", "function": {"name": "a"}}]
-    )  # fmt: skip
-
-    def of(model: type[BaseModel]) -> st.SearchStrategy[tuple[type[BaseModel], Any]]:
-        names = st.sampled_from(sorted(model.model_fields)) | st.text(max_size=3)
-        changes = st.dictionaries(names, near | ANY_JSON, max_size=4)
-        return st.tuples(st.just(model), changes.map(lambda more: BASES[model] | more) | ANY_JSON)
-
-    return st.sampled_from(list(PATHS)).flatmap(of)
-
-
-@cache
-def _validators() -> dict[str, Draft202012Validator]:
-    found = asyncio.run(document(FrontUnderTest()))
-    return {model.__name__: validator(found, model.__name__) for model in PATHS}
-
-
-@given(case=_bodies())
-def test_what_a_schema_allows_has_a_valid_body(case: tuple[type[BaseModel], Any]) -> None:
-    """A body that fits its schema is one that the server's own model takes, but for whole numbers such as 1.0."""
-    model, body = case
-    if is_plain(body) and _validators()[model.__name__].is_valid(body):
-        parse_json(model, json.dumps(body).encode())
-
-
-@given(case=_bodies())
-async def test_what_a_schema_forbids_is_refused(front: FrontUnderTest, case: tuple[type[BaseModel], Any]) -> None:
-    """A body that does not fit its schema is answered with 400, or with 404 when it names another model."""
-    model, body = case
-    is_allowed = is_plain(body) and _validators()[model.__name__].is_valid(body)
-    response = await front.post(PATHS[model], body)
-    assert is_allowed or not is_plain(body) or response.status_code in (400, 404)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether JSON can say it, and has no whole number with a fraction, which is an integer for JSON Schema only."""
-    if isinstance(value, dict):
-        return all(map(is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    return not isinstance(value, float) or (math.isfinite(value) and not value.is_integer())
-
-
 LOGPROBS = {"logprobs": True, "top_logprobs": 2}
 
 
@@ -199,7 +106,7 @@ async def test_answers_have_the_described_shapes(
 ) -> None:
     """Whole answers and all chunks of streamed ones, with log-probabilities and usage, have the described fields only."""
     front = FrontUnderTest(ScriptedGenerator(Script([72, 105])))
-    base = next(BASES[model] for model, known in PATHS.items() if known == path)
+    base = BASES[path]
     whole.model_validate_json((await front.post(path, base | fields)).content)
     streamed = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 3}
     *chunks, end = sse_events(await front.post(path, base | fields | streamed))
@@ -222,10 +129,8 @@ async def test_tool_calls_have_the_described_shape() -> None:
     """Calls in whole answers and in chunks."""
     tokenizer = tool_tokenizer("hermes")
     call = '<tool_call>{"name": "look", "arguments": {"at": 1}}</tool_call>'
-    front = FrontUnderTest(
-        ScriptedGenerator(Script([*tokenizer.encode(call), EOS_ID])), front_config(context_tokens=2000)
-    )
-    front.app = create_app(front.config, tokenizer, front.generator, CollectorRegistry())
+    script = Script([*tokenizer.encode(call), EOS_ID])
+    front = FrontUnderTest(ScriptedGenerator(script), front_config(context_tokens=2000), tokenizer=tokenizer)
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     (choice,) = ChatCompletion.model_validate_json((await front.chat(tools=tools)).content).choices
     assert [each.function.name for each in choice.message.tool_calls] == ["look"]
@@ -258,24 +163,3 @@ def _references(value: Any) -> set[str]:
     if not isinstance(value, dict):
         return set()
     return {value["$ref"]} if isinstance(value.get("$ref"), str) else _references(list(value.values()))
-
-
-def _has_function(annotation: Any) -> bool:
-    """Whether a check by a function is somewhere in a type."""
-    if isinstance(annotation, FUNCTION_CHECKS):
-        return True
-    parts = annotation if isinstance(annotation, (tuple, list)) else get_args(annotation)
-    return any(map(_has_function, parts))
-
-
-def _with_nested(model: type[BaseModel]) -> set[type[BaseModel]]:
-    """The model and all models that its fields hold."""
-    found: set[type[BaseModel]] = set()
-    waiting: list[Any] = [model]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, type) and issubclass(each, BaseModel) and get_origin(each) is None:
-            waiting += [] if each in found else [field.annotation for field in each.model_fields.values()]
-            found.add(each)
-        waiting += get_args(each)
-    return found

@@ -8,22 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from router.http.app import create_app
 from tests.router.tokenization.trained import KINDS, tokenizer
 from tests.support.byte_tokenizer import EOS_ID, EOS_TEXT
 from tests.support.http_front import MODEL, FrontUnderTest, RawCall, front_config
-from tests.support.scripted_generator import ScriptedGenerator
 
 TURNS = [{"role": "user", "content": "hi"}]
 
 
 def front_of(kind: str) -> FrontUnderTest:
     """A front with one of the trained tokenizers."""
-    front = FrontUnderTest()
-    front.app = create_app(front.config, tokenizer(kind), ScriptedGenerator(), CollectorRegistry())
-    return front
+    return FrontUnderTest(tokenizer=tokenizer(kind))
 
 
 async def tokens_of(front: FrontUnderTest, **body: Any) -> list[int]:
