@@ -89,7 +89,11 @@ def _limits() -> LLParserLimits:
 
 
 def _terms(text: str, marker_ids: Mapping[str, int]) -> str:
-    """A text with markers in it as terms of a grammar: special tokens by id, everything else literally."""
+    """A text with markers in it as terms of a grammar: added tokens by id, everything else literally.
+
+    llguidance takes an added token whose name looks like a tag for a special one, whatever the tokenizer says, and then
+    lets no model use it for a literal.
+    """
     return " ".join(_term(part, marker_ids) for part in _parts(text, list(marker_ids)))
 
 

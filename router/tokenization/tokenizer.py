@@ -38,6 +38,7 @@ class Tokenizer:
         # What the library pickles is the decoder's JSON; `to_str` would write out the whole vocabulary for it.
         self.decoding = Decoding.parse(json.loads(fast.decoder.__getstate__()) if fast.decoder else None)
         added = fast.get_added_tokens_decoder()
+        self._added_ids = {token.content: token_id for token_id, token in added.items()}
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 
     @classmethod
@@ -98,10 +99,9 @@ class Tokenizer:
         """How the vocabulary spells a token; None for an id that is none."""
         return self._fast.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
 
-    def special_id(self, text: str) -> int | None:
-        """The id of the special token that is spelt `text`; None when there is none."""
-        token_id = self._fast.token_to_id(text)
-        return token_id if token_id in self._special_ids else None
+    def added_id(self, text: str) -> int | None:
+        """The id of the token, special or not, that was added to the vocabulary for `text`; None when there is none."""
+        return self._added_ids.get(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for in mid-text, perhaps part of a character; empty for no token."""

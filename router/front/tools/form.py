@@ -36,7 +36,7 @@ class ToolForm:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that a tokenizer may have as special tokens."""
+        """Texts that a tokenizer may have as tokens of their own."""
         return tuple(marker for marker in (self.opener, self.after) if marker)
 
     def shown_call_id(self, call_id: str) -> str:
@@ -48,8 +48,9 @@ class ToolForm:
 class OfferedTools:
     """How the calls of one request are read and written.
 
-    `names` are the functions that may be called. `marker_ids` are the ids of those markers that are special tokens: the
-    text of such a token is kept, other special tokens have none. The answer ends with call number `max_calls`.
+    `names` are the functions that may be called. `marker_ids` are the ids of those markers that are added tokens, special or
+    not: a forced call is written with them, and their text is kept, while other special tokens have none. The answer ends
+    with call number `max_calls`.
     """
 
     form: ToolForm
@@ -59,5 +60,5 @@ class OfferedTools:
 
     @property
     def kept_token_ids(self) -> frozenset[int]:
-        """Special tokens whose text counts."""
+        """Tokens whose text counts although they may be special."""
         return frozenset(self.marker_ids.values())

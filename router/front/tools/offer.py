@@ -49,7 +49,7 @@ def offer_of(
             "so tools cannot be used with it",
             param="tools",
         )
-    marker_ids = {text: marker for text in form.markers if (marker := tokenizer.special_id(text)) is not None}
+    marker_ids = {text: marker for text in form.markers if (marker := tokenizer.added_id(text)) is not None}
     # A grammar stops after its last call by itself; the end token is still the model's.
     max_calls = 1 if not is_parallel and not forced else None
     is_single = isinstance(choice, NamedToolChoice) or not is_parallel

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from protocol.errors import BadRequest
 from router.front.grammar import MAX_GRAMMAR_BYTES, any_object_grammar, calls_grammar, schema_grammar
@@ -178,7 +179,20 @@ def test_a_schema_that_cannot_be_held_to_is_refused(schema: dict[str, Any], reas
     assert "\n" not in refused.value.message
 
 
-def test_markers_that_are_no_special_tokens_are_written_out() -> None:
+def test_markers_that_are_no_tokens_are_written_out() -> None:
     """Then the text of the marker itself is allowed."""
     grammar = calls_grammar(OfferedTools(MISTRAL, frozenset(), {}), FUNCTIONS, 1, "tools")
     assert _accepts(grammar, '[TOOL_CALLS] [{"name": "get", "arguments": {}}]')
+
+
+def test_an_added_token_is_drawn_as_itself() -> None:
+    """Also one that is not special, as Qwen's `<tool_call>`: the model writes it as it was trained to."""
+    fast = Tokenizer.from_file(str(tool_directory("hermes") / "tokenizer.json"))
+    fast.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("</tool_call>", special=False)])
+    marker_ids = {text: int(fast.token_to_id(text) or 0) for text in HERMES.markers}
+    grammar = calls_grammar(OfferedTools(HERMES, frozenset(), marker_ids), FUNCTIONS, 2, "tools")
+    matcher = LLMatcher(LLTokenizer(fast.to_str(), eos_token=EOS_ID), grammar)
+    call = _object(HERMES, "get", {})
+    ids = _ids(HERMES.lead + call + HERMES.joint + call + HERMES.tail, marker_ids)
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting()
