@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
@@ -85,6 +85,7 @@ CALLS = [("get", {}), ("get_x", {"v": 7}), ("get_x", {"v": 0, "s": '}"<'}), ("z"
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(CALLS), min_size=1, max_size=4))
 def test_calls_as_the_template_writes_them_are_allowed(form: ToolForm, calls: list[tuple[str, Any]]) -> None:
     """Up to the limit, with arguments that satisfy their parameters; one call more is not."""
@@ -145,6 +146,7 @@ def test_a_schema_allows_what_satisfies_it(text: str, is_allowed: bool) -> None:
     assert _accepts(schema_grammar(POINT, "response_format"), text) == is_allowed
 
 
+@settings(deadline=None)
 @given(st.dictionaries(TEXT, st.integers() | TEXT | st.none(), max_size=3))
 def test_any_object_is_any_object(value: dict[str, Any]) -> None:
     """And no other JSON text. llguidance draws no U+007F."""

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.request import FinishReason, GeneratedToken
@@ -57,6 +57,7 @@ def _cut(text: str, places: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@settings(deadline=None)
 @given(CALLS, st.text("ab <[é🙂", max_size=8), st.lists(st.integers(0, 999), max_size=30))
 def test_calls_as_the_template_writes_them_are_read(
     form: ToolForm, calls: list[tuple[str, str]], before: str, places: list[int]
@@ -69,6 +70,7 @@ def test_calls_as_the_template_writes_them_are_read(
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@settings(deadline=None)
 @given(st.lists(SCRAPS | st.text(max_size=3), max_size=12).map("".join), st.lists(st.integers(0, 999), max_size=30))
 def test_how_the_text_is_cut_makes_no_difference(form: ToolForm, text: str, places: list[int]) -> None:
     """Any text at all, in any pieces, gives the same text and the same calls."""
@@ -76,6 +78,7 @@ def test_how_the_text_is_cut_makes_no_difference(form: ToolForm, text: str, plac
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@settings(deadline=None)
 @given(st.lists(SCRAPS | st.text(max_size=3), max_size=12).map("".join))
 def test_without_a_call_nothing_is_lost(form: ToolForm, text: str) -> None:
     """What holds no call comes back unchanged, and what holds one loses no more than its section."""
@@ -88,6 +91,7 @@ def test_without_a_call_nothing_is_lost(form: ToolForm, text: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@settings(deadline=None)
 @given(CALLS, st.integers(0, 999))
 def test_a_prefix_shows_the_calls_that_are_complete(form: ToolForm, calls: list[tuple[str, str]], place: int) -> None:
     """An answer that was cut off has its whole calls, and of the rest what began another call."""
@@ -190,6 +194,7 @@ def test_why_an_answer_with_calls_ended(
     assert pieces[-1].finish == finish
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3))
 def test_what_follows_the_last_allowed_call_is_dropped(max_calls: int) -> None:
     """The answer has so many calls, and no text after them."""
