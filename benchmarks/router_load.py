@@ -17,7 +17,8 @@ the same server on the same core. Rounds of the two alternate, and the ratio is 
   `cpu_us_per_streamed_token` is the processor time of it: times 200 it is the least that p99 can be.
 * `max_loop_lag_ms`: how much later than asked a task of the router's loop ran that slept 1 ms, while prompts of 100 kB
   came; nothing may block the loop for more than 5 ms. `loop_cpu_ms_of_max` is the processor time that the loop's thread
-  used in that gap: the rest is time that another thread or another process had. Where stalls were is in the table.
+  used in that gap: the rest is time that another thread or another process had. `max_loop_cpu_ms` is the most that it used
+  in any gap, that is, the longest that its own calls can have blocked it. Where stalls were is in the table.
 
 With `--in-process` the workers' clients answer inside the router's process: what is gained is the price of gRPC.
 Progress and a table go to standard error, the result to the last line of standard output as JSON.
@@ -127,6 +128,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "bare_cpu_us_per_streamed_token": 1e6 * bare.server_cpu_s_per_token,
         "max_loop_lag_ms": 1e3 * lag.max_lag_s,
         "loop_cpu_ms_of_max": 1e3 * lag.cpu_s_of_max,
+        "max_loop_cpu_ms": 1e3 * lag.max_cpu_s,
         "idle_loop_lag_ms": 1e3 * outcome.idle_lag.max_lag_s,
         "client_cpu_share": outcome.client_cpu_share,
         "workers_cpu_share": outcome.workers_cpu_share,
@@ -151,7 +153,7 @@ def table(outcome: Outcome) -> str:
         f"{f['bare_cpu_us_per_streamed_token']:>10.0f}",
         f"{'worst lag of the loop, ms':34}{f['max_loop_lag_ms']:>10.2f}"
         f"   wanted {WANTED_LAG_MS:.0f} or less; {f['num_loop_stalls']} stalls, idle {f['idle_loop_lag_ms']:.2f},"
-        f" processor time in the worst {f['loop_cpu_ms_of_max']:.2f}",
+        f" processor time in the worst {f['loop_cpu_ms_of_max']:.2f}, in any {f['max_loop_cpu_ms']:.2f}",
         f"client {f['client_cpu_share']:.0%}, workers {f['workers_cpu_share']:.0%} of a core; loop: {f['router_loop']}",
     ]
     if f["client_cpu_share"] + f["workers_cpu_share"] * outcome.is_client_with_workers > BUSY_SHARE:

@@ -23,7 +23,8 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """Worst oversleep of the probe, the processor time that the loop's thread itself used meanwhile, and where stalls were.
+    """Worst oversleep of the probe, the processor time that the loop's thread itself used meanwhile, the most that it used
+    in any gap, and where stalls were.
 
     `num_stalls` counts oversleeps above `STALL_S`; `places` maps the innermost frames that were seen in a stall, of the
     loop's thread and of others that were at work, to how often.
@@ -31,6 +32,7 @@ class LagReport:
 
     max_lag_s: float
     cpu_s_of_max: float
+    max_cpu_s: float
     p99_lag_s: float
     num_stalls: int
     places: dict[str, int]
@@ -83,11 +85,12 @@ class LagProbe:
 def summarise_lags(lags: list[tuple[float, float]], places: dict[str, int]) -> LagReport:
     """The report of pairs (oversleep, processor time used during it), in seconds."""
     if not lags:
-        return LagReport(0.0, 0.0, 0.0, 0, places)
+        return LagReport(0.0, 0.0, 0.0, 0.0, 0, places)
     ordered = sorted(lags)
     worst, cpu = ordered[-1]
     p99 = ordered[(len(ordered) - 1) * 99 // 100][0]
-    return LagReport(worst, cpu, p99, sum(lag > STALL_S for lag, _ in lags), places)
+    max_cpu_s = max(used for _, used in lags)
+    return LagReport(worst, cpu, max_cpu_s, p99, sum(lag > STALL_S for lag, _ in lags), places)
 
 
 def _is_waiting(frame: FrameType) -> bool:

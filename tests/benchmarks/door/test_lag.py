@@ -28,7 +28,8 @@ async def test_a_call_that_blocks_is_named() -> None:
 
 
 def test_lags_are_summed_up() -> None:
-    """The worst with its own processor time, and how many were stalls."""
+    """The worst with its own processor time, the most processor time of any, and how many were stalls."""
     report = summarise_lags([(0.001, 0.0005), (0.02, 0.003), (0.006, 0.006)], {"f": 2})
+    assert report.max_cpu_s == 0.006
     assert (report.max_lag_s, report.cpu_s_of_max, report.num_stalls) == (0.02, 0.003, 2)
     assert summarise_lags([], {}).max_lag_s == 0.0
