@@ -156,7 +156,7 @@ def table(outcome: Outcome) -> str:
         f" processor time in the worst {f['loop_cpu_ms_of_max']:.2f}, in any {f['max_loop_cpu_ms']:.2f}",
         f"client {f['client_cpu_share']:.0%}, workers {f['workers_cpu_share']:.0%} of a core; loop: {f['router_loop']}",
     ]
-    if f["client_cpu_share"] + f["workers_cpu_share"] * outcome.is_client_with_workers > BUSY_SHARE:
+    if outcome.client_core_share > BUSY_SHARE:
         lines.append("warning: the client's core was busy, so that the rates may be its own and not the servers'")
     seen = sorted(outcome.lag.places.items(), key=lambda item: -item[1])
     lines += [f"  in a stall {num} times: {place}" for place, num in seen[:12]]

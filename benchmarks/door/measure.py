@@ -58,7 +58,7 @@ class Doors:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that was measured. Shares are of a core, the largest over the rounds."""
+    """All that was measured. Shares are of a core, the largest over the rounds; the client's core may be the workers' too."""
 
     rates: Comparison
     router_latency: AddedLatency
@@ -67,7 +67,7 @@ class Outcome:
     idle_lag: LagReport
     client_cpu_share: float
     workers_cpu_share: float
-    is_client_with_workers: bool
+    client_core_share: float
     loop_name: str
     profile: str
 
@@ -76,6 +76,13 @@ class Outcome:
 class _Shares:
     client: float = 0.0
     workers: float = 0.0
+    client_core: float = 0.0
+
+    def see(self, client: float, workers: float, *, are_together: bool) -> None:
+        """Counts a round."""
+        self.client = max(self.client, client)
+        self.workers = max(self.workers, workers)
+        self.client_core = max(self.client_core, client + workers if are_together else client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ async def measure(doors: Doors, plan: LoadPlan, tell: Progress) -> Outcome:
         idle_lag=idle_lag,
         client_cpu_share=shares.client,
         workers_cpu_share=shares.workers,
-        is_client_with_workers=doors.is_client_with_workers,
+        client_core_share=shares.client_core,
         loop_name=doors.router.call("loop_name"),
         profile=profile,
     )
@@ -125,8 +132,8 @@ async def measure_rates(doors: Doors, plan: LoadPlan, shares: _Shares, tell: Pro
             burst = await closed_loop(url, _short_requests(plan), plan.round_s, ANSWER_TIMEOUT_S)
             cpu_s, workers_s = process.cpu_s() - cpu_start, _cpu_s(doors.workers) - workers_start
             rounds.append(Round(burst.answers_per_s, cpu_s / max(1, burst.num_answers)))
-            shares.client = max(shares.client, burst.client_cpu_s / burst.took_s)
-            shares.workers = max(shares.workers, workers_s / burst.took_s)
+            together = doors.is_client_with_workers
+            shares.see(burst.client_cpu_s / burst.took_s, workers_s / burst.took_s, are_together=together)
             tell(
                 f"round {number}/{plan.num_rounds}, {name}: {burst.answers_per_s:.0f} answers a second; "
                 f"server {cpu_s / burst.took_s:.0%}, client {burst.client_cpu_s / burst.took_s:.0%}, "

@@ -16,7 +16,7 @@ OUTCOME = Outcome(
     idle_lag=LagReport(0.001, 0.0, 0.0, 0.0005, 0, {}),
     client_cpu_share=0.3,
     workers_cpu_share=0.7,
-    is_client_with_workers=True,
+    client_core_share=0.95,
     loop_name="asyncio",
     profile="",
 )
@@ -32,7 +32,7 @@ def test_the_result_has_every_figure() -> None:
 
 
 def test_the_table_names_stalls_and_warns_of_a_busy_core() -> None:
-    """Client and workers on one core add up."""
+    """Rates that the client's core may have limited are marked."""
     text = table(OUTCOME)
     assert "ratio 0.60" in text
     assert "loop: encode" in text
