@@ -17,14 +17,14 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from engine.batch import Draw
-from engine.grammar_check import refusal, try_grammar
 from engine.grammar_vocabulary import load_vocabulary
-from protocol.errors import KvferryError
+from protocol.errors import BadRequest, KvferryError
 
 MAX_COMPILED = 64
 """Grammars that are kept compiled."""
 MAX_STATES = 512
 """Answers whose state is kept."""
+MAX_REASON_CHARACTERS = 300
 
 _TOO_COMPLEX = ("ParserTooComplex", "LexerTooComplex")
 
@@ -74,9 +74,10 @@ class GrammarBook:
         self._lock = threading.Lock()
 
     def check(self, grammar: str) -> None:
-        """Compiles a grammar, unless it is already. Blocks for a fraction of a second when it is new.
+        """Compiles a grammar, unless it is already: milliseconds for an ordinary one, and a second for the first of all.
 
-        Raises `BadRequest` for one that cannot be used with this model, and what `try_grammar` raises.
+        Nothing bounds the work for a hostile one, so that whoever passes a client's on has tried it apart before. Raises
+        `BadRequest` for one that cannot be used with this model.
         """
         self._compile(grammar)
 
@@ -110,10 +111,9 @@ class GrammarBook:
                 return found
         # Not under the lock: the steps of other grammars go on meanwhile. Two threads may compile the same one.
         vocabulary = self._load()
-        try_grammar(grammar)
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_limits())
         if matcher.is_error():
-            raise refusal(matcher.get_error())
+            raise _refusal(matcher.get_error())
         found = _Compiled(matcher, _mask(matcher, self._vocab_size))
         with self._lock:
             self._compiled[grammar] = found
@@ -142,11 +142,17 @@ def _mask(matcher: LLMatcher, vocab_size: int) -> torch.Tensor:
     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     if matcher.is_error():
         _raise_if_too_complex(matcher)
-        raise KvferryError(f"a grammar cannot go on: {refusal(matcher.get_error()).message}")
+        raise KvferryError(f"a grammar cannot go on: {_refusal(matcher.get_error()).message}")
     # Ids beyond the tokenizer's are in no text, and their bits are 0 or missing.
     return torch.from_numpy(np.unpackbits(bits, count=vocab_size, bitorder="little").view(np.bool_))
 
 
 def _raise_if_too_complex(matcher: LLMatcher) -> None:
     if matcher.stop_reason() in _TOO_COMPLEX:
-        raise refusal(matcher.get_error())
+        raise _refusal(matcher.get_error())
+
+
+def _refusal(reason: str) -> BadRequest:
+    """The error for a grammar that cannot be used, with the beginning of the compiler's reason on one line."""
+    text = " ".join(reason.removesuffix("<non-verbose/>").split())[:MAX_REASON_CHARACTERS]
+    return BadRequest(f"the grammar or schema cannot be used: {text}", param="response_format")

@@ -16,13 +16,16 @@ from router.front.tools.offer import ToolOffer, offer_of
 def plan_chat(front: Front, body: ChatBody) -> Plan:
     """The plan of a chat completion. Raises `BadRequest` that names the field at fault.
 
-    With tools or a response format this may take a third of a second, during most of which other threads run.
+    With tools or a response format this may block for a second, while other threads run.
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     offer = offer_of(front.tokenizer, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-    sampling = replace(sampling_of(front, body, num_logprobs), grammar=_grammar(body, offer))
+    grammar, field = _grammar(body, offer)
+    if grammar:
+        front.grammars.check(grammar, field)
+    sampling = replace(sampling_of(front, body, num_logprobs), grammar=grammar)
     turns = turns_of(front.tokenizer, body.messages)
     token_ids = front.tokenizer.encode_chat(turns, None if offer is None else offer.rendered)
     prompt = fitted(front, tuple(token_ids), _asked_tokens(body), None, param="messages")
@@ -38,8 +41,8 @@ def _asked_tokens(body: ChatBody) -> int | None:
     return body.max_completion_tokens
 
 
-def _grammar(body: ChatBody, offer: ToolOffer | None) -> str:
-    """The grammar that the answer is held to, empty for none."""
+def _grammar(body: ChatBody, offer: ToolOffer | None) -> tuple[str, str]:
+    """The grammar that the answer is held to, empty for none, and the field that wants it."""
     form = body.response_format
     if form is not None and (form.json_schema is not None) != (form.type == "json_schema"):
         raise BadRequest(
@@ -48,9 +51,9 @@ def _grammar(body: ChatBody, offer: ToolOffer | None) -> str:
         )
     if form is None or form.type == "text":
         if offer is None or not offer.forced:
-            return ""
+            return "", ""
         _check_end(body, "tool_choice")
-        return calls_grammar(offer.reading, offer.forced, offer.max_forced_calls, "tools")
+        return calls_grammar(offer.reading, offer.forced, offer.max_forced_calls, "tools"), "tools"
     if offer is not None:
         raise BadRequest(
             "response_format other than text and tools exclude each other: an answer that calls a tool is no such text; "
@@ -59,8 +62,8 @@ def _grammar(body: ChatBody, offer: ToolOffer | None) -> str:
         )
     _check_end(body, "response_format")
     if form.json_schema is None or form.json_schema.json_schema is None:
-        return any_object_grammar("response_format")
-    return schema_grammar(form.json_schema.json_schema, "response_format")
+        return any_object_grammar("response_format"), "response_format"
+    return schema_grammar(form.json_schema.json_schema, "response_format"), "response_format"
 
 
 def _check_end(body: ChatBody, field: str) -> None:

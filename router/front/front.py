@@ -10,20 +10,25 @@ from prometheus_client import CollectorRegistry
 from protocol.errors import ModelNotFound
 from router.config import RouterConfig
 from router.front.admission import Admission
+from router.front.grammar_trials import GrammarTrials
 from router.front.metrics import FrontMetrics
+from router.front.planners import Planners
 from router.generation import Generator
 from router.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The router's parts. All belong to the event loop that serves HTTP, but for the tokenizer: any thread may use it."""
+    """The router's parts. All belong to the event loop that serves HTTP, but for the tokenizer and the grammars: any
+    thread may use these."""
 
     config: RouterConfig
     tokenizer: Tokenizer
     generator: Generator
     admission: Admission
     metrics: FrontMetrics
+    grammars: GrammarTrials = field(default_factory=GrammarTrials)
+    planners: Planners = field(default_factory=Planners)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -1,4 +1,4 @@
-"""Grammars that hold an answer to a JSON schema or to tool calls, in llguidance's notation, checked before they are used.
+"""Grammars that hold an answer to a JSON schema or to tool calls, in llguidance's notation. `GrammarTrials` checks them.
 
 JSON has at most one space wherever white space is allowed: enough for the way in which models write it, and no model
 can go on with empty lines for ever. Workers compile the same text again, for their own tokenizers.
@@ -10,17 +10,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits
-
 from protocol.errors import BadRequest
 from router.front.tools.body import FunctionDefinition
 from router.front.tools.form import OfferedTools
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 """Longer ones take workers too long to compile; OpenAI allows schemas of about twice this."""
-MAX_REASON_CHARS = 300
-MAX_GRAMMAR_SYMBOLS = 200_000
-"""As many as workers take."""
 OPTIONS = {"whitespace_pattern": " "}
 _OPTIONS_KEY = "x-guidance"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -34,10 +29,9 @@ def any_object_grammar(param: str) -> str:
 def schema_grammar(schema: Mapping[str, Any], param: str) -> str:
     """Allows the JSON texts that satisfy `schema`, properties in the schema's order.
 
-    May take a third of a second, during most of which other threads run. Raises `BadRequest` naming `param` for a schema
-    that is wrong, too large, or beyond what llguidance can hold an answer to.
+    Raises `BadRequest` naming `param` for a schema that is too large.
     """
-    return _checked(_json({"grammars": [{"json_schema": _with_options(schema, param)}]}), param)
+    return _fitting(_json({"grammars": [{"json_schema": _with_options(schema, param)}]}), param)
 
 
 def calls_grammar(offered: OfferedTools, functions: Sequence[FunctionDefinition], max_calls: int, param: str) -> str:
@@ -58,7 +52,7 @@ def calls_grammar(offered: OfferedTools, functions: Sequence[FunctionDefinition]
         schema = _NO_PARAMETERS if function.parameters is None else {"type": "object", **function.parameters}
         lines.append(f'call{number}: {json.dumps(head)} arguments{number} "}}"')
         lines.append(f"arguments{number}: %json {_json(_with_options(schema, param))}")
-    return _checked("\n".join(lines), param)
+    return _fitting("\n".join(lines), param)
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -71,21 +65,13 @@ def _with_options(schema: Mapping[str, Any], param: str) -> dict[str, Any]:
     return {**schema, _OPTIONS_KEY: OPTIONS}
 
 
-def _checked(grammar: str, param: str) -> str:
+def _fitting(grammar: str, param: str) -> str:
     size = len(grammar.encode())
     if size > MAX_GRAMMAR_BYTES:
         raise BadRequest(
             f"{param}: the schema is {size} bytes long as a grammar; {MAX_GRAMMAR_BYTES} are allowed", param=param
         )
-    is_wrong, reasons = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
-    if is_wrong:
-        reason = " ".join(reasons[0].split())
-        raise BadRequest(f"{param}: no answer can be held to this schema: {reason[:MAX_REASON_CHARS]}", param=param)
     return grammar
-
-
-def _limits() -> LLParserLimits:
-    return LLParserLimits(max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False)
 
 
 def _terms(text: str, marker_ids: Mapping[str, int]) -> str:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from protocol.errors import Cancelled
 from router.http.errors import BodyTimeout, BodyTooLarge
 
-SHORT_BODY_BYTES = 2048
-"""Up to this length, parsing, templates and tokenisation together are fast enough for the event loop's own thread."""
 _SCHEMA_MARKS = (b"response_format", b"tools", b"\\u")
 """One of these is in every body with a schema: a field's name is written out or escaped."""
-
-Result = TypeVar("Result")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
@@ -38,14 +32,9 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     return bytes(body)
 
 
-async def off_loop_if_long(body: bytes, work: Callable[[], Result]) -> Result:
-    """Runs `work`, whose cost grows with `body`: here when the body is short, else in a thread.
-
-    Short bodies with schemas can ask for much work: a schema of 2 KiB may take a third of a second to check.
-    """
-    if len(body) <= SHORT_BODY_BYTES and not any(mark in body for mark in _SCHEMA_MARKS):
-        return work()
-    return await asyncio.to_thread(work)
+def may_have_schema(body: bytes) -> bool:
+    """Whether a body may hold a schema. False for most that have none."""
+    return any(mark in body for mark in _SCHEMA_MARKS)
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

@@ -18,7 +18,7 @@ from router.front.completion_plan import plan_completion
 from router.front.front import Front
 from router.front.planning import Plan
 from router.front.validation import parse_json
-from router.http.body import off_loop_if_long, read_body
+from router.http.body import may_have_schema, read_body
 from router.http.chat_format import ChatFormat
 from router.http.completion_format import CompletionFormat
 from router.http.errors import request_id_of
@@ -44,7 +44,7 @@ class GenerationEndpoint:
         try:
             timeout_s = timeout_of(request.headers.get(TIMEOUT_HEADER), config.request_timeout_s)
             raw = await read_body(request, config.max_body_bytes, config.body_timeout_s)
-            plan = await off_loop_if_long(raw, lambda: self.plan(front, raw))
+            plan = await front.planners.run(len(raw), lambda: self.plan(front, raw), has_schema=may_have_schema(raw))
         except KvferryError as error:
             front.metrics.requests.labels(self.name, error.code).inc()
             raise

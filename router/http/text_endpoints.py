@@ -18,7 +18,7 @@ from router.front.sampling_body import Strict, wrong
 from router.front.tools.body import MAX_TOOLS, Tool
 from router.front.tools.offer import offer_of
 from router.front.validation import parse_json
-from router.http.body import off_loop_if_long, read_body
+from router.http.body import read_body
 
 DISTRIBUTION = "kvferry"
 
@@ -61,7 +61,7 @@ def add_text_routes(app: FastAPI, front: Front) -> None:
     def add(path: str, answer_of: Callable[[Front, bytes], dict[str, Any]]) -> None:
         async def answer(request: Request) -> Response:
             raw = await read_body(request, front.config.max_body_bytes, front.config.body_timeout_s)
-            return await off_loop_if_long(raw, lambda: JSONResponse(answer_of(front, raw)))
+            return await front.planners.run(len(raw), lambda: JSONResponse(answer_of(front, raw)))
 
         app.add_route(path, answer, methods=["POST"])
 

@@ -28,8 +28,6 @@ LOG = logging.getLogger(__name__)
 SERVICE = str(DESCRIPTOR.services_by_name["Inference"].full_name)
 ENDPOINT = "grpc"
 """The label of this door in the metrics."""
-SHORT_REQUEST_BYTES = 2048
-"""Up to this length, checks, templates and tokenisation together are fast enough for the event loop's own thread."""
 ANSWER_MARGIN_S = 0.05
 """Taken off a call's deadline, so that the client still hears from the server what became of its call."""
 
@@ -110,9 +108,8 @@ class InferenceService:
         return ListModelsResponse(models=[model])
 
     async def _planned(self, raw: bytes) -> Plan:
-        if len(raw) <= SHORT_REQUEST_BYTES:
-            return _plan(self._front, raw)
-        return await asyncio.to_thread(_plan, self._front, raw)
+        planners = self._front.planners
+        return await planners.run(len(raw), lambda: _plan(self._front, raw), has_schema=_may_have_schema(raw))
 
     def _timeout_s(self, context: Context, arrived_at: float) -> float:
         """From the arrival on: what the call's own deadline leaves, but never more than the server's limit."""
@@ -122,6 +119,11 @@ class InferenceService:
             return limit_s
         own_s = remaining_s - min(ANSWER_MARGIN_S, remaining_s / 10)
         return min(time.monotonic() - arrived_at + own_s, limit_s)
+
+
+def _may_have_schema(raw: bytes) -> bool:
+    """Whether a message may hold a schema: each stands in it as JSON text, an object."""
+    return b"{" in raw
 
 
 def _plan(front: Front, raw: bytes) -> Plan:

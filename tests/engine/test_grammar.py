@@ -154,23 +154,16 @@ def test_an_answer_outside_its_grammar_is_an_error_of_its_request(engine: Engine
     assert result.failures["short"].param == "min_tokens"
 
 
-def _intersection(num_patterns: int) -> str:
-    patterns = [{"type": "string", "pattern": f".*{chr(97 + at)}.*"} for at in range(num_patterns)]
-    return LLMatcher.grammar_from_json_schema({"allOf": patterns})
-
-
 @pytest.mark.parametrize(
     ("grammar", "says"),
     [
         ("start: nothing", "nothing"),
         ("%json {", "cannot be used"),
         (LLMatcher.grammar_from_json_schema({"type": "string", "pattern": "("}), "cannot be used"),
-        ("x" * 300_000, "300000 bytes"),
-        (_intersection(24), "too much time or memory"),
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused(engine: Engine, grammar: str, says: str) -> None:
-    """Malformed, oversized and hostile grammars are a bad request, soon: twenty-four patterns at once would take years."""
+    """Malformed grammars are a bad request with the reason."""
     with pytest.raises(BadRequest, match=says) as caught:
         engine.check_sampling(SamplingParams(grammar=grammar))
     assert caught.value.param == "response_format"

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
-from protocol.errors import BadRequest
-from router.front.grammar import MAX_GRAMMAR_BYTES, any_object_grammar, calls_grammar, schema_grammar
+from router.front.grammar import any_object_grammar, calls_grammar, schema_grammar
 from router.front.tools.body import FunctionDefinition
 from router.front.tools.form import OfferedTools, ToolForm
 from router.front.tools.hermes import HERMES
@@ -153,32 +152,6 @@ def test_any_object_is_any_object(value: dict[str, Any]) -> None:
     grammar = any_object_grammar("response_format")
     assert _accepts(grammar, json.dumps(value, ensure_ascii=False))
     assert not _accepts(grammar, json.dumps([value]))
-
-
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ({"type": "nonsense"}, "nonsense"),
-        ({"not": {}}, "not"),
-        ({"$ref": "#/nowhere"}, "nowhere"),
-        ({"$ref": "https://example.com/schema"}, "example.com"),
-        ({"type": "string", "pattern": "(?=a)"}, "look-around"),
-        ({"type": "string", "format": "colour"}, "colour"),
-        ({"x-guidance": {"lenient": True}}, "x-guidance"),
-        ({"enum": ["x" * MAX_GRAMMAR_BYTES]}, str(MAX_GRAMMAR_BYTES)),
-        (
-            {"allOf": [{"anyOf": [{"required": [f"{i}{j}"]} for j in range(2)]} for i in range(40)]},
-            "too large",
-        ),
-    ],
-)
-def test_a_schema_that_cannot_be_held_to_is_refused(schema: dict[str, Any], reason: str) -> None:
-    """The error names the field and says what llguidance says, on one line."""
-    with pytest.raises(BadRequest, match=r"no answer|bytes long|must not") as refused:
-        schema_grammar(schema, "response_format")
-    assert refused.value.param == "response_format"
-    assert reason in refused.value.message
-    assert "\n" not in refused.value.message
 
 
 def test_markers_that_are_no_tokens_are_written_out() -> None:
