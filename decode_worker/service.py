@@ -1,12 +1,12 @@
-"""The decode worker's request plane: protobuf in, plain calls on `DecodeWorker`, one token stream per router out."""
+"""The decode worker's request plane: protobuf in, plain calls on `DecodeWorker`, one stream per router out."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import grpc
 
@@ -17,6 +17,7 @@ from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_to_wire
 from protocol.errors import BadRequest, KvferryError
 from protocol.ids import new_request_id
+from protocol.order_session import OrderSession, router_of
 from protocol.request import GenerateRequest
 from protocol.rpc_errors import refuse
 from protocol.wire import (
@@ -35,16 +36,14 @@ from transfer.landing_contract import LandingRequest
 
 log = logging.getLogger(__name__)
 
-ROUTER_KEY = "x-kvferry-router"
 LINK_TEST_CHUNKS = 16
-MAX_STREAM_BATCHES = 4096
-"""Steps that a router's stream may lag behind before it is ended, and its requests with it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Result = TypeVar("Result")
 
 
 class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
-    """Serves one `DecodeWorker`. Calls wait on its futures; none of them computes anything here."""
+    """Serves one `DecodeWorker`. Calls and orders wait on its futures; none of them computes anything here."""
 
     def __init__(self, worker: DecodeWorker) -> None:
         self.description: WorkerDescription | None = None
@@ -83,12 +82,6 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_remote_prefill_tokens=admission.num_remote_prefill_tokens,
         )
 
-    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:
-        """Ends a request, or one of its choices, wherever it stands."""
-        choice = request.choice if request.HasField("choice") else None
-        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id, choice))
-        return pb.CancelReply(was_known=was_known)
-
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
         """Ends all landings of a prefill worker that is gone."""
         await asyncio.wrap_future(self._worker.receiver.forget(worker_id_from_wire(request.worker)))
@@ -112,89 +105,97 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             link_test=ticket_to_wire(ticket),
         )
 
-    async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.Ticket:
-        """Grants a ticket as soon as there are blocks and slots, within the request's deadline."""
-        try:
-            generation = await self._generation_of(request.generation)
-            reserved = self._worker.reserve(
-                generation,
-                worker_id_from_wire(request.prefill_worker),
-                _router_of(context),
-                request.generation.deadline_s,
-            )
-            try:
-                ticket = await asyncio.shield(asyncio.wrap_future(reserved))
-            except asyncio.CancelledError:
-                self._worker.cancel(generation.request_id)
-                raise
-        except KvferryError as error:
-            await refuse(context, error)
-        return ticket_to_wire(ticket)
-
-    async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeReply:
-        """Takes the first tokens of the choices that go on; the others go to the router's stream."""
-        try:
-            first_tokens = [token_from_wire(token) for token in request.first_tokens]
-            await asyncio.wrap_future(self._worker.decode(request.request_id, request.generation, first_tokens))
-        except KvferryError as error:
-            await refuse(context, error)
-        return pb.DecodeReply()
-
-    async def Generate(self, request: pb.Generation, context: Context) -> pb.GenerateReply:
-        """Queues a request whose prompt is read here."""
-        try:
-            generation = await self._generation_of(request)
-            await asyncio.wrap_future(self._worker.generate(generation, _router_of(context), request.deadline_s))
-        except KvferryError as error:
-            await refuse(context, error)
-        return pb.GenerateReply()
-
-    async def _generation_of(self, message: pb.Generation) -> GenerateRequest:
-        generation = generation_from_wire(message)
-        if generation.sampling.grammar:
-            # Compiled here, on no thread that others wait for; the step thread then finds it done.
-            await asyncio.to_thread(self._worker.engine.check_sampling, generation.sampling)
-        return generation
-
-    async def Tokens(self, request: pb.TokensRequest, context: Context) -> AsyncIterator[pb.TokenBatch]:
+    async def Orders(
+        self, request_iterator: AsyncIterator[pb.OrderBatch], context: Context
+    ) -> AsyncIterator[pb.Delivery]:
         """The stream of one router. When it ends, so do the router's requests: nobody would read their tokens."""
-        queue: asyncio.Queue[OutletBatch] = asyncio.Queue(MAX_STREAM_BATCHES)
-        loop = asyncio.get_running_loop()
-        has_overrun = asyncio.Event()
-
-        def put(batch: OutletBatch) -> None:
-            if queue.full():
-                has_overrun.set()
-            else:
-                queue.put_nowait(batch)
+        try:
+            session = OrderSession(router_of(context), self._take)
+        except KvferryError as error:
+            await refuse(context, error)
 
         def deliver(batch: OutletBatch) -> None:
-            # A loop that was closed meanwhile has nobody left to read; it must not end the step thread.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(put, batch)
+            session.deliver(lambda delivery: _fill_delivery(delivery, batch))
 
-        self._worker.outlets.subscribe(request.router_id, deliver)
+        self._worker.outlets.subscribe(session.router_id, deliver)
         try:
-            await context.send_initial_metadata(())  # tells the router that from now on no token can be missed
-            while not has_overrun.is_set():
-                yield _batch_to_wire(await queue.get())
-            await refuse(context, KvferryError(f"router {request.router_id} reads its tokens too slowly"))
+            async for delivery in session.serve(request_iterator, context):
+                yield delivery
         finally:
-            if self._worker.outlets.unsubscribe(request.router_id, deliver):
-                self._worker.cancel_router(request.router_id)
+            if self._worker.outlets.unsubscribe(session.router_id, deliver):
+                self._worker.cancel_router(session.router_id)
+
+    def _take(self, session: OrderSession, order: pb.Order) -> None:
+        """Carries out one order. Raises what it is refused with."""
+        worker, number = self._worker, order.number
+        match order.WhichOneof("what"):
+            case "reserve":
+                peer = worker_id_from_wire(order.reserve.prefill_worker)
+                self._begin(
+                    session,
+                    number,
+                    order.reserve.generation,
+                    lambda generation, deadline_s: worker.reserve(generation, peer, session.router_id, deadline_s),
+                    lambda answer, ticket: answer.ticket.CopyFrom(ticket_to_wire(ticket)),
+                )
+            case "generate":
+                self._begin(
+                    session,
+                    number,
+                    order.generate,
+                    lambda generation, deadline_s: worker.generate(generation, session.router_id, deadline_s),
+                    _fill_nothing,
+                )
+            case "decode":
+                message = order.decode
+                first_tokens = [token_from_wire(token) for token in message.first_tokens]
+                session.start(
+                    number,
+                    message.request_id,
+                    lambda: worker.decode(message.request_id, message.generation, first_tokens),
+                    _fill_nothing,
+                )
+            case "cancel":
+                request_id = order.cancel.request_id
+                choice = order.cancel.choice if order.cancel.HasField("choice") else None
+                session.after_check(
+                    request_id,
+                    lambda: session.start(number, request_id, lambda: worker.cancel(request_id, choice), _fill_nothing),
+                )
+            case other:
+                raise BadRequest(f"a decode worker does not take the order {other}")
+
+    def _begin(
+        self,
+        session: OrderSession,
+        number: int,
+        message: pb.Generation,
+        submit: Callable[[GenerateRequest, float], Future[Result]],
+        fill: Callable[[pb.Answer, Result], None],
+    ) -> None:
+        """A request that is new here."""
+        generation, deadline_s = generation_from_wire(message), message.deadline_s
+        engine = self._worker.engine
+        session.start(
+            number,
+            generation.request_id,
+            lambda: submit(generation, deadline_s),
+            fill,
+            # Compiled on no thread that others wait for; the step thread then finds it done.
+            (lambda: engine.check_sampling(generation.sampling)) if generation.sampling.grammar else None,
+        )
 
 
-def _batch_to_wire(batch: OutletBatch) -> pb.TokenBatch:
-    failures = [
+def _fill_nothing(answer: pb.Answer, result: object) -> None:
+    """That it was done says all."""
+
+
+def _fill_delivery(delivery: pb.Delivery, batch: OutletBatch) -> None:
+    delivery.tokens.extend(map(token_to_wire, batch.tokens))
+    delivery.failures.extend(
         pb.RequestFailure(request_id=one.request_id, code=one.error.code, message=one.error.message)
         for one in batch.failures
-    ]
-    prompts = [pb.PromptScores(request_id=one.request_id, scores=scores_to_wire(one.scores)) for one in batch.prompts]
-    return pb.TokenBatch(tokens=[token_to_wire(token) for token in batch.tokens], failures=failures, prompts=prompts)
-
-
-def _router_of(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == ROUTER_KEY:
-            return str(value)
-    raise BadRequest(f"the call carries no {ROUTER_KEY}")
+    )
+    delivery.prompts.extend(
+        pb.PromptScores(request_id=one.request_id, scores=scores_to_wire(one.scores)) for one in batch.prompts
+    )

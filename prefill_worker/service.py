@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
+from prefill_worker.sequence import PrefillAnswer
 from prefill_worker.worker import PrefillWorker
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_to_wire
-from protocol.errors import DeadlineExceeded, KvferryError
+from protocol.errors import BadRequest, DeadlineExceeded, KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import check_compatible
+from protocol.order_session import OrderSession, router_of
 from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc, refuse
 from protocol.wire import (
@@ -39,7 +42,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
-    """Serves one `PrefillWorker`. Calls wait on its futures; none of them computes anything here."""
+    """Serves one `PrefillWorker`. Calls and orders wait on its futures; none of them computes anything here."""
 
     def __init__(self, worker: PrefillWorker, token: str = "") -> None:
         """`token` is the cluster's, for the decode workers that are called from here."""
@@ -84,37 +87,55 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             links=links,
         )
 
-    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:
-        """Ends a request, or one of its choices, wherever it stands."""
-        choice = request.choice if request.HasField("choice") else None
-        was_known = await asyncio.wrap_future(self._worker.cancel(request.request_id, choice))
-        return pb.CancelReply(was_known=was_known)
-
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
         """Ends all transfers to a decode worker that is gone."""
         await asyncio.wrap_future(self._worker.sender.forget(worker_id_from_wire(request.worker)))
         return pb.ForgetReply()
 
-    async def Prefill(self, request: pb.PrefillRequest, context: Context) -> pb.PrefillReply:
-        """Reads a prompt; answers as soon as the first tokens are drawn, while the tail of the KV is still on its way."""
+    async def Orders(
+        self, request_iterator: AsyncIterator[pb.OrderBatch], context: Context
+    ) -> AsyncIterator[pb.Delivery]:
+        """The stream of one router. When it ends, so do the router's prompts: nobody waits for them."""
         try:
-            generation = generation_from_wire(request.generation)
-            ticket = ticket_from_wire(request.ticket) if request.HasField("ticket") else None
-            if generation.sampling.grammar:
-                # Compiled here, on no thread that others wait for; the step thread then finds it done.
-                await asyncio.to_thread(self._worker.engine.check_sampling, generation.sampling)
-            answer = self._worker.submit(generation, ticket, request.generation.deadline_s)
-            try:
-                done = await asyncio.wrap_future(answer)
-            except asyncio.CancelledError:
-                self._worker.cancel(generation.request_id)  # the router has gone away
-                raise
+            session = OrderSession(router_of(context), self._take)
         except KvferryError as error:
             await refuse(context, error)
-        return pb.PrefillReply(
-            first_tokens=[token_to_wire(token) for token in done.first_tokens],
-            num_cached_tokens=done.num_cached_tokens,
-            prompt_scores=scores_to_wire(done.prompt_logprobs or ()),
+        try:
+            async for delivery in session.serve(request_iterator, context):
+                yield delivery
+        finally:
+            for request_id in session.outstanding:
+                self._worker.cancel(request_id)
+
+    def _take(self, session: OrderSession, order: pb.Order) -> None:
+        """Carries out one order. Raises what it is refused with."""
+        match order.WhichOneof("what"):
+            case "prefill":
+                self._prefill(session, order.number, order.prefill)
+            case "cancel":
+                request_id = order.cancel.request_id
+                choice = order.cancel.choice if order.cancel.HasField("choice") else None
+                session.after_check(
+                    request_id,
+                    lambda: session.start(
+                        order.number, request_id, lambda: self._worker.cancel(request_id, choice), _fill_nothing
+                    ),
+                )
+            case other:
+                raise BadRequest(f"a prefill worker does not take the order {other}")
+
+    def _prefill(self, session: OrderSession, number: int, message: pb.PrefillRequest) -> None:
+        """Reads a prompt; answered as soon as the first tokens are drawn, while the tail of the KV is on its way."""
+        worker, deadline_s = self._worker, message.generation.deadline_s
+        generation = generation_from_wire(message.generation)
+        ticket = ticket_from_wire(message.ticket) if message.HasField("ticket") else None
+        session.start(
+            number,
+            generation.request_id,
+            lambda: worker.submit(generation, ticket, deadline_s),
+            _fill_answer,
+            # Compiled on no thread that others wait for; the step thread then finds it done.
+            (lambda: worker.engine.check_sampling(generation.sampling)) if generation.sampling.grammar else None,
         )
 
     async def Connect(self, request: pb.ConnectRequest, context: Context) -> pb.ConnectReply:
@@ -167,3 +188,17 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             ": slow, look at the network and at UCX_TLS" if is_slow else "",
         )
         return rate
+
+
+def _fill_answer(answer: pb.Answer, done: PrefillAnswer) -> None:
+    answer.prefill.CopyFrom(
+        pb.PrefillReply(
+            first_tokens=[token_to_wire(token) for token in done.first_tokens],
+            num_cached_tokens=done.num_cached_tokens,
+            prompt_scores=scores_to_wire(done.prompt_logprobs or ()),
+        )
+    )
+
+
+def _fill_nothing(answer: pb.Answer, result: object) -> None:
+    """That it was done says all."""

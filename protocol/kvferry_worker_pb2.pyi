@@ -334,14 +334,6 @@ class DecodeRequest(_message.Message):
     first_tokens: _containers.RepeatedCompositeFieldContainer[Token]
     def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
-class DecodeReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class GenerateReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class CancelRequest(_message.Message):
     __slots__ = ("request_id", "choice")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -350,27 +342,61 @@ class CancelRequest(_message.Message):
     choice: int
     def __init__(self, request_id: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
 
-class CancelReply(_message.Message):
-    __slots__ = ("was_known",)
-    WAS_KNOWN_FIELD_NUMBER: _ClassVar[int]
-    was_known: bool
-    def __init__(self, was_known: _Optional[bool] = ...) -> None: ...
+class Order(_message.Message):
+    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    reserve: ReserveRequest
+    decode: DecodeRequest
+    generate: Generation
+    prefill: PrefillRequest
+    cancel: CancelRequest
+    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ...) -> None: ...
 
-class TokensRequest(_message.Message):
-    __slots__ = ("router_id",)
-    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
-    router_id: str
-    def __init__(self, router_id: _Optional[str] = ...) -> None: ...
+class OrderBatch(_message.Message):
+    __slots__ = ("orders",)
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    orders: _containers.RepeatedCompositeFieldContainer[Order]
+    def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
-class TokenBatch(_message.Message):
-    __slots__ = ("tokens", "failures", "prompts")
+class OrderFailure(_message.Message):
+    __slots__ = ("code", "message", "param")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARAM_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    param: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("number", "failure", "ticket", "prefill")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    failure: OrderFailure
+    ticket: Ticket
+    prefill: PrefillReply
+    def __init__(self, number: _Optional[int] = ..., failure: _Optional[_Union[OrderFailure, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prefill: _Optional[_Union[PrefillReply, _Mapping]] = ...) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("answers", "tokens", "failures", "prompts")
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[Answer]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
     prompts: _containers.RepeatedCompositeFieldContainer[PromptScores]
-    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ...) -> None: ...
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ...) -> None: ...
 
 class PromptScores(_message.Message):
     __slots__ = ("request_id", "scores")

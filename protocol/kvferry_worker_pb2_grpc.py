@@ -44,15 +44,15 @@ class WorkerStub:
                 request_serializer=protocol_dot_kvferry__worker__pb2.StatusRequest.SerializeToString,
                 response_deserializer=protocol_dot_kvferry__worker__pb2.WorkerStatus.FromString,
                 _registered_method=True)
-        self.Cancel = channel.unary_unary(
-                '/kvferry.worker.v1.Worker/Cancel',
-                request_serializer=protocol_dot_kvferry__worker__pb2.CancelRequest.SerializeToString,
-                response_deserializer=protocol_dot_kvferry__worker__pb2.CancelReply.FromString,
-                _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/kvferry.worker.v1.Worker/Forget',
                 request_serializer=protocol_dot_kvferry__worker__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=protocol_dot_kvferry__worker__pb2.ForgetReply.FromString,
+                _registered_method=True)
+        self.Orders = channel.stream_stream(
+                '/kvferry.worker.v1.Worker/Orders',
+                request_serializer=protocol_dot_kvferry__worker__pb2.OrderBatch.SerializeToString,
+                response_deserializer=protocol_dot_kvferry__worker__pb2.Delivery.FromString,
                 _registered_method=True)
 
 
@@ -71,14 +71,16 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Cancel(self, request, context):
+    def Forget(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Forget(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def Orders(self, request_iterator, context):
+        """One stream per router for all its requests: what is ready at the same time crosses in one message. The router sends
+        its id as metadata `x-kvferry-router`. When the stream ends, so do the router's requests.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -96,15 +98,15 @@ def add_WorkerServicer_to_server(servicer, server):
                     request_deserializer=protocol_dot_kvferry__worker__pb2.StatusRequest.FromString,
                     response_serializer=protocol_dot_kvferry__worker__pb2.WorkerStatus.SerializeToString,
             ),
-            'Cancel': grpc.unary_unary_rpc_method_handler(
-                    servicer.Cancel,
-                    request_deserializer=protocol_dot_kvferry__worker__pb2.CancelRequest.FromString,
-                    response_serializer=protocol_dot_kvferry__worker__pb2.CancelReply.SerializeToString,
-            ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
                     request_deserializer=protocol_dot_kvferry__worker__pb2.ForgetRequest.FromString,
                     response_serializer=protocol_dot_kvferry__worker__pb2.ForgetReply.SerializeToString,
+            ),
+            'Orders': grpc.stream_stream_rpc_method_handler(
+                    servicer.Orders,
+                    request_deserializer=protocol_dot_kvferry__worker__pb2.OrderBatch.FromString,
+                    response_serializer=protocol_dot_kvferry__worker__pb2.Delivery.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -172,33 +174,6 @@ class Worker:
             _registered_method=True)
 
     @staticmethod
-    def Cancel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kvferry.worker.v1.Worker/Cancel',
-            protocol_dot_kvferry__worker__pb2.CancelRequest.SerializeToString,
-            protocol_dot_kvferry__worker__pb2.CancelReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def Forget(request,
             target,
             options=(),
@@ -225,6 +200,33 @@ class Worker:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def Orders(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/kvferry.worker.v1.Worker/Orders',
+            protocol_dot_kvferry__worker__pb2.OrderBatch.SerializeToString,
+            protocol_dot_kvferry__worker__pb2.Delivery.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class PrefillWorkerStub:
     """Missing associated documentation comment in .proto file."""
@@ -240,23 +242,12 @@ class PrefillWorkerStub:
                 request_serializer=protocol_dot_kvferry__worker__pb2.ConnectRequest.SerializeToString,
                 response_deserializer=protocol_dot_kvferry__worker__pb2.ConnectReply.FromString,
                 _registered_method=True)
-        self.Prefill = channel.unary_unary(
-                '/kvferry.worker.v1.PrefillWorker/Prefill',
-                request_serializer=protocol_dot_kvferry__worker__pb2.PrefillRequest.SerializeToString,
-                response_deserializer=protocol_dot_kvferry__worker__pb2.PrefillReply.FromString,
-                _registered_method=True)
 
 
 class PrefillWorkerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Connect(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Prefill(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,11 +260,6 @@ def add_PrefillWorkerServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=protocol_dot_kvferry__worker__pb2.ConnectRequest.FromString,
                     response_serializer=protocol_dot_kvferry__worker__pb2.ConnectReply.SerializeToString,
-            ),
-            'Prefill': grpc.unary_unary_rpc_method_handler(
-                    servicer.Prefill,
-                    request_deserializer=protocol_dot_kvferry__worker__pb2.PrefillRequest.FromString,
-                    response_serializer=protocol_dot_kvferry__worker__pb2.PrefillReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -313,33 +299,6 @@ class PrefillWorker:
             metadata,
             _registered_method=True)
 
-    @staticmethod
-    def Prefill(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kvferry.worker.v1.PrefillWorker/Prefill',
-            protocol_dot_kvferry__worker__pb2.PrefillRequest.SerializeToString,
-            protocol_dot_kvferry__worker__pb2.PrefillReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
 
 class DecodeWorkerStub:
     """Missing associated documentation comment in .proto file."""
@@ -355,26 +314,6 @@ class DecodeWorkerStub:
                 request_serializer=protocol_dot_kvferry__worker__pb2.AcceptRequest.SerializeToString,
                 response_deserializer=protocol_dot_kvferry__worker__pb2.AcceptReply.FromString,
                 _registered_method=True)
-        self.Reserve = channel.unary_unary(
-                '/kvferry.worker.v1.DecodeWorker/Reserve',
-                request_serializer=protocol_dot_kvferry__worker__pb2.ReserveRequest.SerializeToString,
-                response_deserializer=protocol_dot_kvferry__worker__pb2.Ticket.FromString,
-                _registered_method=True)
-        self.Decode = channel.unary_unary(
-                '/kvferry.worker.v1.DecodeWorker/Decode',
-                request_serializer=protocol_dot_kvferry__worker__pb2.DecodeRequest.SerializeToString,
-                response_deserializer=protocol_dot_kvferry__worker__pb2.DecodeReply.FromString,
-                _registered_method=True)
-        self.Generate = channel.unary_unary(
-                '/kvferry.worker.v1.DecodeWorker/Generate',
-                request_serializer=protocol_dot_kvferry__worker__pb2.Generation.SerializeToString,
-                response_deserializer=protocol_dot_kvferry__worker__pb2.GenerateReply.FromString,
-                _registered_method=True)
-        self.Tokens = channel.unary_stream(
-                '/kvferry.worker.v1.DecodeWorker/Tokens',
-                request_serializer=protocol_dot_kvferry__worker__pb2.TokensRequest.SerializeToString,
-                response_deserializer=protocol_dot_kvferry__worker__pb2.TokenBatch.FromString,
-                _registered_method=True)
 
 
 class DecodeWorkerServicer:
@@ -386,32 +325,6 @@ class DecodeWorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Reserve(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Decode(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Generate(self, request, context):
-        """Aggregated serving, or a prompt whose KV is cheaper to compute than to ship.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Tokens(self, request, context):
-        """One stream per router for all its requests: a router sends its id as metadata `x-kvferry-router` on the calls above.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_DecodeWorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -419,26 +332,6 @@ def add_DecodeWorkerServicer_to_server(servicer, server):
                     servicer.Accept,
                     request_deserializer=protocol_dot_kvferry__worker__pb2.AcceptRequest.FromString,
                     response_serializer=protocol_dot_kvferry__worker__pb2.AcceptReply.SerializeToString,
-            ),
-            'Reserve': grpc.unary_unary_rpc_method_handler(
-                    servicer.Reserve,
-                    request_deserializer=protocol_dot_kvferry__worker__pb2.ReserveRequest.FromString,
-                    response_serializer=protocol_dot_kvferry__worker__pb2.Ticket.SerializeToString,
-            ),
-            'Decode': grpc.unary_unary_rpc_method_handler(
-                    servicer.Decode,
-                    request_deserializer=protocol_dot_kvferry__worker__pb2.DecodeRequest.FromString,
-                    response_serializer=protocol_dot_kvferry__worker__pb2.DecodeReply.SerializeToString,
-            ),
-            'Generate': grpc.unary_unary_rpc_method_handler(
-                    servicer.Generate,
-                    request_deserializer=protocol_dot_kvferry__worker__pb2.Generation.FromString,
-                    response_serializer=protocol_dot_kvferry__worker__pb2.GenerateReply.SerializeToString,
-            ),
-            'Tokens': grpc.unary_stream_rpc_method_handler(
-                    servicer.Tokens,
-                    request_deserializer=protocol_dot_kvferry__worker__pb2.TokensRequest.FromString,
-                    response_serializer=protocol_dot_kvferry__worker__pb2.TokenBatch.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -468,114 +361,6 @@ class DecodeWorker:
             '/kvferry.worker.v1.DecodeWorker/Accept',
             protocol_dot_kvferry__worker__pb2.AcceptRequest.SerializeToString,
             protocol_dot_kvferry__worker__pb2.AcceptReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Reserve(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kvferry.worker.v1.DecodeWorker/Reserve',
-            protocol_dot_kvferry__worker__pb2.ReserveRequest.SerializeToString,
-            protocol_dot_kvferry__worker__pb2.Ticket.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Decode(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kvferry.worker.v1.DecodeWorker/Decode',
-            protocol_dot_kvferry__worker__pb2.DecodeRequest.SerializeToString,
-            protocol_dot_kvferry__worker__pb2.DecodeReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Generate(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kvferry.worker.v1.DecodeWorker/Generate',
-            protocol_dot_kvferry__worker__pb2.Generation.SerializeToString,
-            protocol_dot_kvferry__worker__pb2.GenerateReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Tokens(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/kvferry.worker.v1.DecodeWorker/Tokens',
-            protocol_dot_kvferry__worker__pb2.TokensRequest.SerializeToString,
-            protocol_dot_kvferry__worker__pb2.TokenBatch.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -16,8 +17,7 @@ from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import KvferryError, StaleTicket
 from protocol.request import FinishReason
 
-MAX_STREAM_BATCHES = 4096
-"""Batches that a router's stream may lag behind, as with a real worker."""
+Deliver = Callable[[Sequence[pb.Token]], None]
 
 
 @dataclass(slots=True)
@@ -40,15 +40,14 @@ class TokenSource:
     token_id: int
     step_s: float = 0.0
     _answers: dict[str, _Answer] = field(default_factory=dict)
-    _streams: dict[str, asyncio.Queue[pb.TokenBatch]] = field(default_factory=dict)
+    _streams: dict[str, Deliver] = field(default_factory=dict)
     _sent: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     _ticket_numbers: count[int] = field(default_factory=lambda: count(1))
     _stepper: asyncio.Task[None] | None = None
 
-    def open_stream(self, router_id: str) -> asyncio.Queue[pb.TokenBatch]:
-        """A router's batches from now on."""
-        queue = self._streams[router_id] = asyncio.Queue(MAX_STREAM_BATCHES)
-        return queue
+    def open_stream(self, router_id: str, deliver: Deliver) -> None:
+        """Where a router's tokens go from now on."""
+        self._streams[router_id] = deliver
 
     def reserve(self, request: pb.ReserveRequest, decode_worker: pb.WorkerId, router_id: str) -> pb.Ticket:
         """A ticket for one chunk, which nobody will write."""
@@ -153,8 +152,8 @@ class TokenSource:
         )
 
     def _send(self, router_id: str, tokens: list[pb.Token]) -> None:
-        """Raises `KvferryError` when the router has opened no stream or does not read it."""
-        queue = self._streams.get(router_id)
-        if queue is None or queue.full():
-            raise KvferryError(f"router {router_id} {'reads no tokens' if queue is None else 'reads too slowly'}")
-        queue.put_nowait(pb.TokenBatch(tokens=tokens))
+        """Raises `KvferryError` when the router has opened no stream."""
+        deliver = self._streams.get(router_id)
+        if deliver is None:
+            raise KvferryError(f"router {router_id} reads no tokens")
+        deliver(tokens)

@@ -42,21 +42,32 @@ class _Context:
 
 
 class _Stream:
-    """A call whose answers are a stream. Runs from the start, as a call over a wire would."""
+    """A stream of orders. Runs from the start, as a call over a wire would."""
 
-    def __init__(self, batches: AsyncIterator[pb.TokenBatch], context: _Context) -> None:
-        self._batches = batches
-        self._context = context
-        self._first = asyncio.ensure_future(anext(aiter(batches)))
+    def __init__(self, service: FakePrefill | FakeDecode, metadata: Metadata) -> None:
+        self._batches: asyncio.Queue[pb.OrderBatch] = asyncio.Queue()
+        self._context = _Context(metadata)
+        self._deliveries = service.Orders(self._requests(), cast(Any, self._context))
+        self._first = asyncio.ensure_future(anext(self._deliveries))
 
     async def initial_metadata(self) -> Metadata:
         await self._context.has_opened.wait()
         return ()
 
-    async def __aiter__(self) -> AsyncIterator[pb.TokenBatch]:
+    async def write(self, batch: pb.OrderBatch) -> None:
+        self._batches.put_nowait(batch)
+
+    def cancel(self) -> bool:
+        return self._first.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[pb.Delivery]:
         yield await self._first
-        async for batch in self._batches:
-            yield batch
+        async for delivery in self._deliveries:
+            yield delivery
+
+    async def _requests(self) -> AsyncIterator[pb.OrderBatch]:
+        while True:
+            yield await self._batches.get()
 
 
 class _Stub:
@@ -65,13 +76,14 @@ class _Stub:
     def __init__(self, service: FakePrefill | FakeDecode) -> None:
         self._service = service
 
+    def Orders(self, metadata: Metadata) -> _Stream:
+        return _Stream(self._service, metadata)
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self._service, name)
 
-        def call(message: Any, timeout: float = 0.0, metadata: Metadata = ()) -> Any:
-            context = _Context(metadata)
-            answer = method(message, context)
-            return _Stream(answer, context) if isinstance(answer, AsyncIterator) else answer
+        def call(message: Any, timeout: float = 0.0) -> Any:
+            return method(message, _Context(()))
 
         return call
 

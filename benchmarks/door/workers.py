@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import grpc
 
@@ -12,17 +13,16 @@ from benchmarks.door.workload import NUM_BLOCKS, describe
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import description_to_wire
-from protocol.errors import BadRequest, KvferryError
 from protocol.ids import WorkerId
-from protocol.rpc_errors import refuse
+from protocol.order_session import OrderSession, router_of
 from protocol.rpc_server import RpcServer
 from protocol.wire import worker_id_to_wire
 
 HOST = "127.0.0.1"
-ROUTER_KEY = "x-kvferry-router"
 CACHED_TOKENS = 0
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Result = TypeVar("Result")
 
 
 class _FakeWorker(rpc.WorkerServicer):
@@ -43,14 +43,42 @@ class _FakeWorker(rpc.WorkerServicer):
         """Idle, always."""
         return pb.WorkerStatus(worker=self.wire_identity, num_blocks=NUM_BLOCKS, num_free_blocks=NUM_BLOCKS)
 
-    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:
-        """Ends a request, or one choice of it."""
-        choice = request.choice if request.HasField("choice") else None
-        return pb.CancelReply(was_known=self.source.cancel(request.request_id, choice))
-
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
         """There is nothing to forget."""
         return pb.ForgetReply()
+
+    async def Orders(
+        self, request_iterator: AsyncIterator[pb.OrderBatch], context: Context
+    ) -> AsyncIterator[pb.Delivery]:
+        """A router's stream."""
+        session = OrderSession(router_of(context), self._take)
+        self.source.open_stream(
+            session.router_id, lambda tokens: session.deliver(lambda delivery: delivery.tokens.extend(tokens))
+        )
+        async for delivery in session.serve(request_iterator, context):
+            yield delivery
+
+    def _take(self, session: OrderSession, order: pb.Order) -> None:
+        """Carries an order out at once. Raises what it is refused with."""
+        match order.WhichOneof("what"):
+            case "prefill":
+                reply = pb.PrefillReply(
+                    first_tokens=self.source.first_tokens(order.prefill.generation), num_cached_tokens=CACHED_TOKENS
+                )
+                _answer(session, order, reply, lambda answer, reply: answer.prefill.CopyFrom(reply))
+            case "reserve":
+                ticket = self.source.reserve(order.reserve, self.wire_identity, session.router_id)
+                _answer(session, order, ticket, lambda answer, ticket: answer.ticket.CopyFrom(ticket))
+            case "decode":
+                self.source.decode(order.decode)
+                session.done(order.number)
+            case "generate":
+                self.source.generate(order.generate, session.router_id)
+                session.done(order.number)
+            case _:
+                choice = order.cancel.choice if order.cancel.HasField("choice") else None
+                self.source.cancel(order.cancel.request_id, choice)
+                session.done(order.number)
 
 
 class FakePrefill(_FakeWorker, rpc.PrefillWorkerServicer):
@@ -65,11 +93,6 @@ class FakePrefill(_FakeWorker, rpc.PrefillWorkerServicer):
         """A link that is not there."""
         return pb.ConnectReply(transport="none", bytes_per_second=1e9)
 
-    async def Prefill(self, request: pb.PrefillRequest, context: Context) -> pb.PrefillReply:
-        """The first token of each choice."""
-        first_tokens = self.source.first_tokens(request.generation)
-        return pb.PrefillReply(first_tokens=first_tokens, num_cached_tokens=CACHED_TOKENS)
-
 
 class FakeDecode(_FakeWorker, rpc.DecodeWorkerServicer):
     """A decode worker."""
@@ -78,33 +101,6 @@ class FakeDecode(_FakeWorker, rpc.DecodeWorkerServicer):
         """Adds the services to a server."""
         rpc.add_WorkerServicer_to_server(self, server)
         rpc.add_DecodeWorkerServicer_to_server(self, server)
-
-    async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.Ticket:
-        """A ticket, whatever is asked for."""
-        return self.source.reserve(request, self.wire_identity, await _router_of(context))
-
-    async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeReply:
-        """Begins to send the other tokens."""
-        try:
-            self.source.decode(request)
-        except KvferryError as error:
-            await refuse(context, error)
-        return pb.DecodeReply()
-
-    async def Generate(self, request: pb.Generation, context: Context) -> pb.GenerateReply:
-        """Begins to send all tokens."""
-        try:
-            self.source.generate(request, await _router_of(context))
-        except KvferryError as error:
-            await refuse(context, error)
-        return pb.GenerateReply()
-
-    async def Tokens(self, request: pb.TokensRequest, context: Context) -> AsyncIterator[pb.TokenBatch]:
-        """A router's batches."""
-        queue = self.source.open_stream(request.router_id)
-        await context.send_initial_metadata(())
-        while True:
-            yield await queue.get()
 
 
 def fake_worker(role: str, token_id: int) -> FakePrefill | FakeDecode:
@@ -138,8 +134,8 @@ class FakeServer:
         self._server.stop()
 
 
-async def _router_of(context: Context) -> str:
-    metadata = dict(context.invocation_metadata() or ())
-    if ROUTER_KEY not in metadata:
-        await refuse(context, BadRequest(f"the call carries no {ROUTER_KEY}"))
-    return str(metadata[ROUTER_KEY])
+def _answer(session: OrderSession, order: pb.Order, result: Result, fill: Callable[[pb.Answer, Result], None]) -> None:
+    """As a real worker answers, whose step thread holds the result's future."""
+    future: Future[Result] = Future()
+    session.start(order.number, "", lambda: future, fill)
+    future.set_result(result)

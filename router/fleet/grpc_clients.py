@@ -1,10 +1,11 @@
-"""The worker clients over gRPC: one channel a worker, and one token stream from each decode worker."""
+"""The worker clients over gRPC: one channel a worker, and on it one stream of orders, answers and tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
@@ -13,6 +14,7 @@ from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_from_wire
 from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
 from protocol.ids import WorkerId
+from protocol.order_session import ROUTER_KEY
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc
@@ -27,14 +29,13 @@ from protocol.wire import (
     worker_id_to_wire,
 )
 from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.order_stream import OrderStream
 
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
 """For calls that a worker answers without waiting for anything."""
 CONNECT_TIMEOUT_S = 60.0
-STREAM_OPEN_TIMEOUT_S = 10.0
-ROUTER_KEY = "x-kvferry-router"
 
 
 class GrpcWorkerClient:
@@ -42,10 +43,12 @@ class GrpcWorkerClient:
 
     def __init__(self, target: str, router_id: str, token: str = "") -> None:
         self.target = target
-        self._router_id = router_id
-        self._metadata = ((ROUTER_KEY, router_id),)
         self._channel = open_channel(target, token)
         self._worker_stub = rpc.WorkerStub(self._channel)
+        metadata = ((ROUTER_KEY, router_id),)
+        self._orders = OrderStream(
+            target, lambda: self._worker_stub.Orders(metadata=metadata), self._on_delivery, self._on_end
+        )
 
     async def describe(self) -> WorkerDescription:
         """Who answers at this target."""
@@ -65,11 +68,7 @@ class GrpcWorkerClient:
 
     async def cancel(self, request_id: str, choice: int | None = None) -> None:
         """Ends a request, or one of its choices; unknown ones are ignored."""
-        try:
-            message = pb.CancelRequest(request_id=request_id, choice=choice)
-            await self._worker_stub.Cancel(message, timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._silence(error) from error
+        await self._ask_at_once(cancel=pb.CancelRequest(request_id=request_id, choice=choice))
 
     async def forget(self, worker: WorkerId) -> None:
         """Ends all transfers with a worker that is gone."""
@@ -92,8 +91,23 @@ class GrpcWorkerClient:
         return False
 
     async def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection, and the router's requests there."""
+        await self._orders.close()
         await self._channel.close(grace=None)
+
+    async def _ask_at_once(self, **what: Any) -> None:
+        """An order that the worker answers without waiting: no answer in time is no worker."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._orders.ask(**what)
+        except TimeoutError:
+            raise WorkerUnavailable(f"worker at {self.target} did not answer in time") from None
+
+    def _on_delivery(self, delivery: pb.Delivery) -> None:
+        """What comes besides answers."""
+
+    def _on_end(self, error: KvferryError) -> None:
+        """The stream has ended."""
 
     def _error(self, error: grpc.RpcError) -> KvferryError:
         return from_rpc(error, f"worker at {self.target}")
@@ -127,23 +141,17 @@ class GrpcPrefillClient(GrpcWorkerClient):
             generation=generation_to_wire(request, deadline_s),
             ticket=ticket_to_wire(ticket) if ticket is not None else None,
         )
-        try:
-            reply = await self._stub.Prefill(message, timeout=deadline_s)
-        except grpc.RpcError as error:
-            raise self._error(error) from error
+        reply = (await self._orders.ask(prefill=message)).prefill
         scores = scores_from_wire(reply.prompt_scores) if request.num_prompt_logprobs is not None else None
         return PrefillOutcome(tuple(map(token_from_wire, reply.first_tokens)), reply.num_cached_tokens, scores)
 
 
 class GrpcDecodeClient(GrpcWorkerClient):
-    """A decode worker, with the stream that brings all its tokens for this router."""
+    """A decode worker, whose stream brings all its tokens for this router."""
 
     def __init__(self, target: str, router_id: str, token: str = "") -> None:
         super().__init__(target, router_id, token)
-        self._stub = rpc.DecodeWorkerStub(self._channel)
         self._inboxes: dict[str, TokenInbox] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._opening = asyncio.Lock()
 
     def open(self, request_id: str) -> TokenInbox:
         """Opens the inbox, before `decode` or `generate` is called."""
@@ -156,14 +164,10 @@ class GrpcDecodeClient(GrpcWorkerClient):
 
     async def reserve(self, request: GenerateRequest, prefill_worker: WorkerId, deadline_s: float) -> Ticket:
         """Blocks and landing slots for the prompt's KV, once there are any."""
-        await self._ensure_stream()
         message = pb.ReserveRequest(
             generation=generation_to_wire(request, deadline_s), prefill_worker=worker_id_to_wire(prefill_worker)
         )
-        try:
-            return ticket_from_wire(await self._stub.Reserve(message, timeout=deadline_s, metadata=self._metadata))
-        except grpc.RpcError as error:
-            raise self._error(error) from error
+        return ticket_from_wire((await self._orders.ask(reserve=message)).ticket)
 
     async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
         """Starts decoding after the first tokens of the choices that go on, at least one."""
@@ -172,69 +176,23 @@ class GrpcDecodeClient(GrpcWorkerClient):
             generation=ticket.generation,
             first_tokens=map(token_to_wire, first_tokens),
         )
-        try:
-            await self._stub.Decode(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise self._silence(error) from error
+        await self._ask_at_once(decode=message)
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
         """Has the prompt read and the answer generated there."""
-        await self._ensure_stream()
-        try:
-            await self._stub.Generate(
-                generation_to_wire(request, deadline_s), timeout=CALL_TIMEOUT_S, metadata=self._metadata
-            )
-        except grpc.RpcError as error:
-            raise self._silence(error) from error
+        await self._ask_at_once(generate=generation_to_wire(request, deadline_s))
 
-    async def close(self) -> None:
-        """Ends the stream and the connection; requests that wait get an error."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
-        self._fail_all(WorkerUnavailable(f"worker at {self.target} was taken out"))
-        await super().close()
-
-    async def _ensure_stream(self) -> None:
-        async with self._opening:
-            if self._reader is not None and not self._reader.done():
-                return
-            call = self._stub.Tokens(pb.TokensRequest(router_id=self._router_id))
-            try:
-                async with asyncio.timeout(STREAM_OPEN_TIMEOUT_S):
-                    await call.initial_metadata()
-            except TimeoutError:
-                call.cancel()
-                raise WorkerUnavailable(f"worker at {self.target} opened no token stream in time") from None
-            except grpc.RpcError as error:
-                raise self._silence(error) from error
-            self._reader = asyncio.create_task(self._read(call))
-
-    async def _read(self, call: grpc.aio.UnaryStreamCall[pb.TokensRequest, pb.TokenBatch]) -> None:
-        """Delivers tokens until the stream ends; whoever still waits then learns that the worker is gone."""
-        failure: KvferryError = WorkerUnavailable(f"worker at {self.target} ended its token stream")
-        try:
-            async for batch in call:
-                self._deliver(batch)
-        except grpc.RpcError as error:
-            failure = WorkerUnavailable(f"the token stream of {self.target} broke: {self._error(error).message}")
-        finally:
-            self._fail_all(failure)
-
-    def _deliver(self, batch: pb.TokenBatch) -> None:
-        for prompt in batch.prompts:
-            inbox = self._inboxes.get(prompt.request_id)
-            if inbox is not None:
+    def _on_delivery(self, delivery: pb.Delivery) -> None:
+        for prompt in delivery.prompts:
+            if (inbox := self._inboxes.get(prompt.request_id)) is not None:
                 inbox.put(PromptScored(scores_from_wire(prompt.scores)))
-        for message in batch.tokens:
-            inbox = self._inboxes.get(message.request_id)
-            if inbox is not None:
+        for message in delivery.tokens:
+            if (inbox := self._inboxes.get(message.request_id)) is not None:
                 inbox.put(token_from_wire(message))
-        for failure in batch.failures:
-            inbox = self._inboxes.get(failure.request_id)
-            if inbox is not None:
+        for failure in delivery.failures:
+            if (inbox := self._inboxes.get(failure.request_id)) is not None:
                 inbox.put(by_code(failure.code)(failure.message))
 
-    def _fail_all(self, error: KvferryError) -> None:
+    def _on_end(self, error: KvferryError) -> None:
         for inbox in self._inboxes.values():
             inbox.put(error)

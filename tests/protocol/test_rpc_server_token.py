@@ -34,10 +34,10 @@ class _Worker(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
         self.seen.append(("Status", dict(context.invocation_metadata())))
         return pb.WorkerStatus(num_waiting=3)
 
-    async def Tokens(self, request: pb.TokensRequest, context: Any) -> AsyncIterator[pb.TokenBatch]:
-        self.seen.append(("Tokens", dict(context.invocation_metadata())))
-        for _ in range(2):
-            yield pb.TokenBatch()
+    async def Orders(self, request_iterator: AsyncIterator[pb.OrderBatch], context: Any) -> AsyncIterator[pb.Delivery]:
+        self.seen.append(("Orders", dict(context.invocation_metadata())))
+        async for _ in request_iterator:
+            yield pb.Delivery()
 
 
 @contextmanager
@@ -56,8 +56,8 @@ async def _call(target: str, token: str, metadata: tuple[tuple[str, str], ...] |
     async with open_channel(target, token) as channel:
         try:
             reply = await rpc.WorkerStub(channel).Status(pb.StatusRequest(), timeout=TIMEOUT_S, metadata=metadata)
-            stream = rpc.DecodeWorkerStub(channel).Tokens(pb.TokensRequest(router_id="r"), timeout=TIMEOUT_S)
-            return reply.num_waiting, len([batch async for batch in stream])
+            stream = rpc.WorkerStub(channel).Orders(iter([pb.OrderBatch()] * 2), timeout=TIMEOUT_S)
+            return reply.num_waiting, len([delivery async for delivery in stream])
         except grpc.RpcError as error:
             raise from_rpc(error, "the worker") from error
 
@@ -66,7 +66,7 @@ async def test_a_caller_with_the_token_is_served() -> None:
     """Unary and streaming calls pass, and a call's own metadata comes along with the token."""
     with _served(TOKEN) as (worker, target):
         assert await _call(target, TOKEN, (("x-own", "kept"),)) == (3, 2)
-    assert [name for name, _ in worker.seen] == ["Status", "Tokens"]
+    assert [name for name, _ in worker.seen] == ["Status", "Orders"]
     assert worker.seen[0][1]["x-own"] == "kept"
 
 
@@ -80,7 +80,7 @@ async def test_a_caller_without_it_is_refused(token: str) -> None:
     assert worker.seen == []
 
 
-@pytest.mark.parametrize("path", ["/kvferry.worker.v1.DecodeWorker/Tokens", "/nobody.Knows/This"])
+@pytest.mark.parametrize("path", ["/kvferry.worker.v1.Worker/Orders", "/nobody.Knows/This"])
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
 async def test_the_refusal_does_not_tell_methods_apart(path: str, kind: str) -> None:
     """UNAUTHENTICATED for methods that exist and for those that do not, called as either kind."""

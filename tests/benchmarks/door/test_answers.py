@@ -1,5 +1,8 @@
 """The tokens of a decode worker that has no model."""
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
 from benchmarks.door.answers import TokenSource
@@ -24,15 +27,16 @@ def _shape(tokens: list[pb.Token]) -> list[tuple[int, int, str]]:
 async def test_an_answer_comes_at_once() -> None:
     """All tokens after the first of each choice are one batch, the last ones with their reason, and nothing is kept."""
     source = TokenSource(TOKEN_ID)
-    stream = source.open_stream("router")
+    batches: list[Sequence[pb.Token]] = []
+    source.open_stream("router", batches.append)
     generation = _generation(max_tokens=3, num_choices=2)
     ticket = source.reserve(pb.ReserveRequest(generation=generation), pb.WorkerId(name="d", incarnation="1"), "router")
     first = source.first_tokens(generation)
     source.decode(pb.DecodeRequest(request_id="r", generation=ticket.generation, first_tokens=first))
-    batch = stream.get_nowait()
+    (batch,) = batches
     assert _shape(first) == [(0, 0, ""), (1, 0, "")]
-    assert _shape(list(batch.tokens)) == [(0, 1, ""), (1, 1, ""), (0, 2, "length"), (1, 2, "length")]
-    assert {token.token_id for token in batch.tokens} == {TOKEN_ID}
+    assert _shape(list(batch)) == [(0, 1, ""), (1, 1, ""), (0, 2, "length"), (1, 2, "length")]
+    assert {token.token_id for token in batch} == {TOKEN_ID}
     assert not source.cancel("r", None)
 
 
@@ -47,11 +51,12 @@ def test_a_ticket_is_one_that_routers_take() -> None:
 async def test_steps_give_a_token_each_and_remember_when() -> None:
     """A paced answer has one token a step and as many times under its seed."""
     source = TokenSource(TOKEN_ID, step_s=1e-4)
-    stream = source.open_stream("router")
+    stream: asyncio.Queue[Sequence[pb.Token]] = asyncio.Queue()
+    source.open_stream("router", stream.put_nowait)
     source.generate(_generation(max_tokens=3), "router")
     batches = [await stream.get() for _ in range(3)]
     sent = source.take_sent()
-    assert [_shape(list(batch.tokens)) for batch in batches] == [[(0, 0, "")], [(0, 1, "")], [(0, 2, "length")]]
+    assert [_shape(list(batch)) for batch in batches] == [[(0, 0, "")], [(0, 1, "")], [(0, 2, "length")]]
     assert list(sent) == [5]
     assert len(sent[5]) == 3
     assert sent[5] == sorted(sent[5])
