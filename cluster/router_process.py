@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from protocol.errors import DeadlineExceeded, KvferryError
@@ -106,7 +107,8 @@ class RouterProcess:
 
     def _run(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
         try:
-            asyncio.run(self._serve(config, workers))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(config, workers))
         except BaseException as failure:
             self._failure = failure
             if self._is_ready.is_set():

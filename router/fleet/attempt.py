@@ -18,7 +18,7 @@ from protocol.errors import (
 )
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
-from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.clients import DecodeClient, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 from router.generation import GenerationEvent, GenerationStart
@@ -58,12 +58,16 @@ class Attempt:
             async with aclosing(self._first_events(decode, pair.prefill, inbox)) as events:
                 async for event in events:
                     yield event
-            while self._open_choices:
-                token = await self._next(decode, inbox)
-                if isinstance(token, GeneratedToken) and token.choice not in self._abandoned:
-                    self._note(token)
-                    self.is_settled = not self._open_choices and not self._abandoned
-                    yield token
+            with decode.read_by(inbox, self._deadline):
+                while self._open_choices:
+                    token = inbox.take()
+                    if token is None:
+                        await inbox.arrival()
+                    elif isinstance(token, GeneratedToken) and token.choice not in self._abandoned:
+                        if token.finish is not None:
+                            self._open_choices.discard(token.choice)
+                            self.is_settled = not self._open_choices and not self._abandoned
+                        yield token
         except WorkerUnavailable:
             self.blamed.add(decode.name)
             raise
@@ -85,16 +89,6 @@ class Attempt:
         """Ends the request on both workers. A worker that cannot be reached has nothing to cancel, or its lease will."""
         members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
         await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
-
-    async def _next(self, decode: Member[DecodeClient], inbox: TokenInbox) -> InboxItem | None:
-        """What comes next; None once no choice is wanted. Only when nothing is there yet does it cost a timer."""
-        while (item := inbox.take()) is None and self._open_choices:
-            await decode.answer(self._remaining_s(), inbox.arrival())
-        return item
-
-    def _note(self, token: GeneratedToken) -> None:
-        if token.finish is not None:
-            self._open_choices.discard(token.choice)
 
     async def _cancel_on(
         self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool, choice: int | None = None
@@ -135,7 +129,8 @@ class Attempt:
                 prefill.num_queued_tokens -= self.request.num_prompt_tokens
             yield GenerationStart(outcome.num_cached_tokens, outcome.prompt_logprobs)
             for token in outcome.first_tokens:
-                self._note(token)
+                if token.finish is not None:
+                    self._open_choices.discard(token.choice)
                 # An answer that ends with its first tokens leaves a reservation behind, if there is one.
                 self.is_settled = ticket is None and not self._open_choices
                 yield token
@@ -151,7 +146,9 @@ class Attempt:
     async def _prompt_scores(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptLogprobs | None:
         if self.request.num_prompt_logprobs is None:
             return None
-        item = await self._next(decode, inbox)
+        with decode.read_by(inbox, self._deadline):
+            while (item := inbox.take()) is None:
+                await inbox.arrival()
         if not isinstance(item, PromptScored):
             raise KvferryError(f"{decode.name} sent no log-probabilities of the prompt although they were asked for")
         return item.scores

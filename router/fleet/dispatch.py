@@ -141,8 +141,8 @@ class Dispatcher:
         if token.finish is not None:
             call.open_choices.discard(choice)
             self._fleet.last_success_at = time.monotonic()
-        if token.choice == choice and token.index == len(generated) - 1 and token.request_id == call.request.request_id:
-            return token
+        if call.num_moves == 0:
+            return token  # of the first attempt, which counts as the client does
         return replace(token, request_id=call.request.request_id, index=len(generated) - 1, choice=choice)
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
@@ -153,7 +153,11 @@ class Dispatcher:
 
 
 def _request_of(call: _Call, choice: int | None) -> GenerateRequest:
-    """What an attempt asks for: all that is still to come, or the rest of one choice."""
+    """What an attempt asks for: all that is still to come, or the rest of one choice. Only the first has the request's own
+    id: no late message is mistaken for one of another attempt's.
+    """
+    if call.num_moves == 0:
+        return call.request
     request = replace(call.request, num_prompt_logprobs=None) if call.is_started else call.request
     if choice is None and request.num_choices > 1:
         return replace(request, request_id=new_request_id())
@@ -161,7 +165,7 @@ def _request_of(call: _Call, choice: int | None) -> GenerateRequest:
 
 
 def continuation(request: GenerateRequest, generated: list[int], choice: int = 0) -> GenerateRequest:
-    """The request that continues a choice after `generated`, under an id of its own: no late message is mistaken."""
+    """The request that continues a choice after `generated`, under an id of its own."""
     stop = request.stop
     num_generated = len(generated)
     return replace(

@@ -1,8 +1,9 @@
-"""The application: routes, error translation and the layer around them."""
+"""The application: routes, error translation and the layers around them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from protocol.errors import KvferryError
 from router.config import RouterConfig
@@ -18,7 +20,7 @@ from router.front.errors import as_kvferry_error
 from router.front.front import Front, create_front
 from router.generation import Generator
 from router.http.authentication import AuthenticationLayer
-from router.http.endpoints import CHAT, COMPLETIONS, GenerationEndpoint
+from router.http.endpoints import CHAT, COMPLETIONS, GenerationLayer
 from router.http.errors import MethodNotAllowed, RouteNotFound, error_response, request_id_of
 from router.http.openapi.document import add_openapi_route
 from router.http.request_ids import RequestIdLayer
@@ -35,42 +37,44 @@ def create_app(
 
 def app_of(front: Front) -> FastAPI:
     """The HTTP door of a front, which may have others."""
-    config = front.config
-    app = FastAPI(title="kvferry", openapi_url=None, redirect_slashes=False)
-    _add_generation_routes(app, front)
+    app = _Application(front)
     _add_model_routes(app, front)
     _add_operator_routes(app, front)
     add_text_routes(app, front)
     add_openapi_route(app, front)
-    _add_error_translation(app, config.retry_after_s)
-    _add_layers(app, config)
+    _add_error_translation(app, front.config.retry_after_s)
     return app
 
 
-def _add_layers(app: FastAPI, config: RouterConfig) -> None:
-    """From the inside out: keys, then ids and logs, then CORS, whose preflights carry no key."""
-    app.add_middleware(AuthenticationLayer, keys=ApiKeys(config.api_keys), retry_after_s=config.retry_after_s)
-    app.add_middleware(RequestIdLayer, retry_after_s=config.retry_after_s)
-    if config.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
+class _Application(FastAPI):
+    """FastAPI within the router's own layers.
+
+    They are outside of all that FastAPI puts around its routes, and answers to prompts never get that far: every one of
+    FastAPI's layers would cost each token of a stream something.
+    """
+
+    def __init__(self, front: Front) -> None:
+        super().__init__(title="kvferry", openapi_url=None, redirect_slashes=False)
+        self._config = front.config
+        self._generation = {one.path: partial(one.answer, front) for one in (COMPLETIONS, CHAT)}
+        for path, answer in self._generation.items():
+            self.add_route(path, answer, methods=["POST"])  # so that it is known: which routes there are, and other methods
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """From the inside out: generation, keys, ids and logs, then CORS, whose preflights carry no key."""
+        config = self._config
+        app: ASGIApp = GenerationLayer(super().build_middleware_stack(), self._generation)
+        app = AuthenticationLayer(app, ApiKeys(config.api_keys), config.retry_after_s)
+        app = RequestIdLayer(app, config.retry_after_s)
+        if not config.cors_origins:
+            return app
+        return CORSMiddleware(
+            app,
             allow_origins=config.cors_origins,
             allow_methods=("GET", "POST", "OPTIONS"),
             allow_headers=("authorization", "content-type", "x-request-id", "x-request-timeout"),
             expose_headers=("x-request-id", "retry-after"),
         )
-
-
-def _add_generation_routes(app: FastAPI, front: Front) -> None:
-    def add(endpoint: GenerationEndpoint) -> None:
-        async def answer(request: Request) -> Response:
-            return await endpoint.answer(front, request)
-
-        # A plain route: the bodies are checked in `endpoint`, so FastAPI's own reading of parameters would only cost time.
-        app.add_route(endpoint.path, answer, methods=["POST"])
-
-    add(COMPLETIONS)
-    add(CHAT)
 
 
 def _add_model_routes(app: FastAPI, front: Front) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from protocol.errors import KvferryError
 from router.front.answering import Call
@@ -50,6 +51,24 @@ class GenerationEndpoint:
             raise
         call = Call(request_id_of(request), self.name, timeout_s, arrived_at)
         return AnswerResponse(front, plan, self.form(plan, front.tokenizer), call)
+
+
+class GenerationLayer:
+    """ASGI layer that answers `POST` to the paths in `answers` by itself; all else is for the application within."""
+
+    def __init__(self, app: ASGIApp, answers: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application. Raises errors of the tree."""
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        answer = self._answers.get(scope["path"]) if is_post else None
+        if answer is None:
+            await self._app(scope, receive, send)
+            return
+        response = await answer(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 def _completion(front: Front, raw: bytes) -> Plan:

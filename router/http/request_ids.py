@@ -35,6 +35,8 @@ class RequestIdLayer:
             scope.setdefault("state", {})["request_id"] = exchange.request_id
             await self._app(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001 - the outermost layer: answers, and logs what was not raised on purpose
+            # An id that is none was refused: the refusal needs one.
+            exchange.request_id = exchange.request_id or new_request_id()
             shown = as_kvferry_error(error, exchange.request_id)
             if not exchange.status:
                 await error_response(shown, self._retry_after_s)(scope, receive, exchange.send)
@@ -58,7 +60,7 @@ class _Exchange:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.request_id = new_request_id()
+        self.request_id = ""
         self.status = 0
 
     async def send(self, message: Message) -> None:
