@@ -58,7 +58,8 @@ class _Application(FastAPI):
         self._config = front.config
         self._generation = {one.path: partial(one.answer, front) for one in (COMPLETIONS, CHAT)}
         for path, answer in self._generation.items():
-            self.add_route(path, answer, methods=["POST"])  # so that it is known: which routes there are, and other methods
+            # Never asked, but the document lists it, and other methods of its path get their 405.
+            self.add_route(path, answer, methods=["POST"])
 
     def build_middleware_stack(self) -> ASGIApp:
         """From the inside out: generation, keys, ids and logs, then CORS, whose preflights carry no key."""
