@@ -106,7 +106,11 @@ class Answering:
             for tallies in self._tallies:
                 own = places[first : first + len(tallies)]
                 first += len(tallies)
-                group.create_task(run_request(self._front, self._plan, tallies, own, writer))
+                group.create_task(self._run_one_of_several(tallies, own, writer))
+
+    async def _run_one_of_several(self, tallies: list[ChoiceTally], places: list[Place], writer: Writer) -> None:
+        await run_request(self._front, self._plan, tallies, places, writer)
+        await writer.flush()  # the others may go on for long
 
     def _report(self, outcome: str) -> None:
         for tally in (one for tallies in self._tallies for one in tallies):

@@ -13,6 +13,7 @@ from router.front.answer import AnswerText, Piece
 from router.front.front import Front
 from router.front.metrics import FrontMetrics
 from router.front.planning import Plan
+from router.front.ready import PausingReader
 from router.front.writer import Writer
 from router.generation import GenerationStart
 
@@ -63,7 +64,8 @@ class ChoiceTally:
 async def run_request(
     front: Front, plan: Plan, tallies: list[ChoiceTally], places: list[Place], writer: Writer
 ) -> None:
-    """Delivers the pieces of all choices of one prompt, those of each in order.
+    """Delivers the pieces of all choices of one prompt, those of each in order, and flushes whenever no token is ready; the
+    last ones are not flushed yet.
 
     `tallies` and `places` are the prompt's, one a choice. The generator's iterator is closed before this returns or raises,
     and the places are left when it returns: the request's own next prompt may be waiting for them.
@@ -73,7 +75,7 @@ async def run_request(
     front.metrics.queue_wait.observe(time.monotonic() - tallies[0].arrived_at)
     reading = _Reading(front, plan, tallies)
     async with aclosing(front.generator.generate(tallies[0].request)) as events:
-        async for event in events:
+        async for event in PausingReader(events, writer.flush):
             if isinstance(event, GenerationStart):
                 tallies[0].cached_tokens = event.cached_tokens
                 await writer.begin(tallies[0].index // len(tallies), event)

@@ -36,7 +36,11 @@ class Writer(Protocol):
         ...
 
     async def deliver(self, index: int, piece: Piece) -> None:
-        """Takes one piece of choice `index`."""
+        """Takes one piece of choice `index`, which is sent by the next `flush`, `end` or `fail`."""
+        ...
+
+    async def flush(self) -> None:
+        """Sends what was taken; waits until the client accepts it. Often there is nothing to send."""
         ...
 
     async def end(self, usage: Usage) -> None:

@@ -14,7 +14,7 @@ from router.generation import GenerationStart
 
 EVENT = "data: "
 END_OF_EVENT = "\n\n"
-DONE = b"data: [DONE]\n\n"
+DONE = "data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The two ways an answer reaches the client: event by event, or whole. An error before the first byte is a response."""
+"""The two ways an answer reaches the client: in events, or whole. An error before the first byte is a response."""
 
 from __future__ import annotations
 
@@ -42,17 +42,15 @@ class Exchange:
 
 
 class SseWriter:
-    """One event a piece, sent at once; the response begins with the first."""
+    """One event a piece; those that are ready together are sent in one message. The response begins with the first."""
 
     def __init__(self, exchange: Exchange, plan: Plan, form: AnswerFormat) -> None:
         self._exchange = exchange
-        self._send = exchange.send
         self._form = form
-        self._chunk = form.chunk
-        self._has_usage_chunk = plan.has_usage_chunk
         self._plan = plan
         self._starts: dict[int, GenerationStart] = {}
         self._unopened = set(range(plan.num_choices))
+        self._unsent: list[str] = []
         self._starting = asyncio.Lock()
         self._is_started = False
 
@@ -61,26 +59,37 @@ class SseWriter:
         self._starts[prompt] = start
 
     async def deliver(self, index: int, piece: Piece) -> None:
-        """Sends the piece's event."""
-        text = self._chunk(index, piece)
+        """Takes the piece as an event."""
         if index in self._unopened:
             self._unopened.discard(index)
-            text = await self._opening(index) + text
-            await self._start()
-        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            self._unsent.append(await self._opening(index))
+        self._unsent.append(self._form.chunk(index, piece))
+
+    async def flush(self) -> None:
+        """Sends the events that were taken."""
+        if self._unsent:
+            await self._write(more_body=True)
 
     async def end(self, usage: Usage) -> None:
-        """Sends the usage when it was asked for, and the end of the stream."""
-        usage_event = self._form.usage_chunk(usage).encode() if self._has_usage_chunk else b""
-        await self._send({"type": "http.response.body", "body": usage_event + DONE, "more_body": False})
+        """Sends what is left, the usage when it was asked for, and the end of the stream."""
+        if self._plan.has_usage_chunk:
+            self._unsent.append(self._form.usage_chunk(usage))
+        self._unsent.append(DONE)
+        await self._write(more_body=False)
 
     async def fail(self, error: KvferryError) -> None:
         """Sends the error as a response, or as the last event of a stream that has begun."""
-        if not self._is_started:
+        if not self._is_started and not self._unsent:
             await self._exchange.respond(error_response(error, self._exchange.retry_after_s))
             return
-        event = EVENT + error_json(error) + END_OF_EVENT
-        await self._send({"type": "http.response.body", "body": event.encode(), "more_body": False})
+        self._unsent.append(EVENT + error_json(error) + END_OF_EVENT)
+        await self._write(more_body=False)
+
+    async def _write(self, *, more_body: bool) -> None:
+        body, self._unsent = "".join(self._unsent).encode(), []
+        if not self._is_started:
+            await self._start()
+        await self._exchange.send({"type": "http.response.body", "body": body, "more_body": more_body})
 
     async def _opening(self, index: int) -> str:
         prompt = self._plan.prompt_of(index)
@@ -91,8 +100,9 @@ class SseWriter:
     async def _start(self) -> None:
         async with self._starting:
             if not self._is_started:
+                start = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}
+                await self._exchange.send(start)
                 self._is_started = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
 
 
 class WholeWriter:
@@ -113,6 +123,9 @@ class WholeWriter:
     async def deliver(self, index: int, piece: Piece) -> None:
         """Keeps the piece."""
         self._pieces[index].append(piece)
+
+    async def flush(self) -> None:
+        """Does nothing: all is sent at the end."""
 
     async def end(self, usage: Usage) -> None:
         """Sends the response."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import grpc
 
@@ -32,6 +33,7 @@ class RpcWriter:
         self._plan = plan
         self._tokenizer = tokenizer
         self._unopened = set(range(plan.num_choices))
+        self._unsent: list[GenerateResponse] = []
 
     async def begin(self, prompt: int, start: GenerationStart) -> None:
         """Sends what is known before the first token."""
@@ -49,7 +51,7 @@ class RpcWriter:
                 await self._write(GenerateResponse(prompt_logprobs=PromptLogprobsMessage(tokens=part)))
 
     async def deliver(self, index: int, piece: Piece) -> None:
-        """Sends the piece, with the echo of the prompt before a choice's first one."""
+        """Takes the piece, with the echo of the prompt before a choice's first one."""
         text = piece.text
         if index in self._unopened:
             self._unopened.discard(index)
@@ -61,10 +63,17 @@ class RpcWriter:
         if piece.token is not None:
             scores = None if self._plan.num_logprobs is None else logprobs_of(piece.token)
             delta.tokens.append(self._token(piece.token.token_id, scores))
-        await self._write(GenerateResponse(delta=delta))
+        self._unsent.append(GenerateResponse(delta=delta))
+
+    async def flush(self) -> None:
+        """Sends the pieces that were taken."""
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            await self._write(message)
 
     async def end(self, usage: Usage) -> None:
-        """Sends the usage."""
+        """Sends what is left and the usage."""
+        await self.flush()
         message = UsageMessage(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -73,8 +82,10 @@ class RpcWriter:
         await self._write(GenerateResponse(usage=message))
 
     async def fail(self, error: KvferryError) -> None:
-        """Keeps the error: ending a call raises, which is for its handler to do."""
+        """Sends what is left and keeps the error: ending a call raises, which is for its handler to do."""
         self.failure = error
+        with suppress(Cancelled):  # the client has gone: then the error is for the log alone
+            await self.flush()
 
     async def _write(self, message: GenerateResponse) -> None:
         try:
