@@ -195,7 +195,7 @@ class Generation(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., deadline_s: _Optional[float] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s")
+    __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s", "rule")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_WORKER_FIELD_NUMBER: _ClassVar[int]
     DECODE_WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +207,7 @@ class Ticket(_message.Message):
     CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prefill_worker: WorkerId
     decode_worker: WorkerId
@@ -218,7 +219,22 @@ class Ticket(_message.Message):
     chunk_tokens: int
     dtype: str
     lease_s: float
-    def __init__(self, request_id: _Optional[str] = ..., prefill_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., decode_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., slot_bytes: _Optional[int] = ..., first_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    rule: WireRule
+    def __init__(self, request_id: _Optional[str] = ..., prefill_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., decode_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., slot_bytes: _Optional[int] = ..., first_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., lease_s: _Optional[float] = ..., rule: _Optional[_Union[WireRule, _Mapping]] = ...) -> None: ...
+
+class WireRule(_message.Message):
+    __slots__ = ("codec", "budget", "importance", "num_sinks", "allows_int4")
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SINKS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWS_INT4_FIELD_NUMBER: _ClassVar[int]
+    codec: str
+    budget: float
+    importance: str
+    num_sinks: int
+    allows_int4: bool
+    def __init__(self, codec: _Optional[str] = ..., budget: _Optional[float] = ..., importance: _Optional[str] = ..., num_sinks: _Optional[int] = ..., allows_int4: _Optional[bool] = ...) -> None: ...
 
 class TopLogprob(_message.Message):
     __slots__ = ("token_id", "logprob")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype
+from protocol.wire_rule import LOSSLESS, WireRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Ticket:
     Invariants: `slots` is the window (indices into the decode worker's landing zone); a chunk may be written to a slot
     of the window that is unused or whose credit has come back. Tokens `[first_token, num_tokens)` cross; those before
     are in the decode worker's prefix cache already. `generation` is unique within the decode worker's incarnation.
-    `lease_s` counts from the moment the ticket was issued, and anew from every chunk that lands.
+    `lease_s` counts from the moment the ticket was issued, and anew from every chunk that lands. `rule` is how all chunks
+    are written: one that was written otherwise is refused.
     """
 
     request_id: str
@@ -38,6 +40,7 @@ class Ticket:
     chunk_tokens: int
     dtype: KvDtype
     lease_s: float
+    rule: WireRule = LOSSLESS
 
     @property
     def num_chunks(self) -> int:

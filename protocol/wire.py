@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protocol import kvferry_worker_pb2 as pb
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, ConfigError
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout
 from protocol.request import (
@@ -18,6 +18,7 @@ from protocol.request import (
     TokenLogprobs,
 )
 from protocol.ticket import LandingZone, Ticket
+from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
 
 
 def worker_id_to_wire(worker: WorkerId) -> pb.WorkerId:
@@ -111,6 +112,7 @@ def ticket_to_wire(ticket: Ticket) -> pb.Ticket:
         chunk_tokens=ticket.chunk_tokens,
         dtype=ticket.dtype.value,
         lease_s=ticket.lease_s,
+        rule=rule_to_wire(ticket.rule),
     )
 
 
@@ -130,7 +132,33 @@ def ticket_from_wire(message: pb.Ticket) -> Ticket:
         chunk_tokens=message.chunk_tokens,
         dtype=_dtype(message.dtype),
         lease_s=message.lease_s,
+        rule=rule_from_wire(message.rule) if message.HasField("rule") else LOSSLESS,
     )
+
+
+def rule_to_wire(rule: WireRule) -> pb.WireRule:
+    """The message of the rule by which KV is written."""
+    return pb.WireRule(
+        codec=rule.codec.value,
+        budget=rule.budget,
+        importance=rule.importance.value,
+        num_sinks=rule.num_sinks,
+        allows_int4=rule.allows_int4,
+    )
+
+
+def rule_from_wire(message: pb.WireRule) -> WireRule:
+    """The rule that a message carries. Raises `BadRequest` for a name or a number that this version does not know."""
+    try:
+        return WireRule(
+            codec=WireCodec(message.codec),
+            budget=message.budget,
+            importance=Importance(message.importance),
+            num_sinks=message.num_sinks,
+            allows_int4=message.allows_int4,
+        )
+    except (ValueError, ConfigError) as error:
+        raise BadRequest(f"not a rule for KV on the wire: {error}") from None
 
 
 def token_to_wire(token: GeneratedToken) -> pb.Token:

@@ -31,11 +31,14 @@ from protocol.wire import (
     generation_to_wire,
     layout_from_wire,
     layout_to_wire,
+    rule_from_wire,
+    rule_to_wire,
     ticket_from_wire,
     ticket_to_wire,
     token_from_wire,
     token_to_wire,
 )
+from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
 
 TOKEN_IDS = st.integers(0, 2**31)
 
@@ -55,6 +58,15 @@ REQUESTS = st.builds(
     ),
 )
 
+RULES = st.builds(
+    WireRule,
+    codec=st.sampled_from(list(WireCodec)),
+    budget=st.floats(0.001, 1.0),
+    importance=st.sampled_from(list(Importance)),
+    num_sinks=st.integers(0, 64),
+    allows_int4=st.booleans(),
+)
+
 TICKETS = st.builds(
     Ticket,
     request_id=st.builds(new_request_id),
@@ -68,6 +80,7 @@ TICKETS = st.builds(
     chunk_tokens=st.integers(1, 4096),
     dtype=st.sampled_from(list(KvDtype)),
     lease_s=st.floats(0.1, 100),
+    rule=RULES,
 )
 
 LAYOUT = KvLayout("model", 3, 2, 12, KvDtype.FLOAT32, 16)
@@ -186,3 +199,25 @@ def test_sampling_parameters_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(BadRequest) as caught:
         SamplingParams(**wrong)  # type: ignore[arg-type]
     assert caught.value.param in {*wrong, "logprobs"}
+
+
+@given(TICKETS)
+def test_a_ticket_that_names_no_rule_is_lossless(ticket: Ticket) -> None:
+    """A peer that knows nothing of rules promises the cache's own bytes."""
+    message = ticket_to_wire(ticket)
+    message.ClearField("rule")
+    assert ticket_from_wire(message).rule == LOSSLESS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"codec": "zip"}, {"importance": ""}, {"budget": 0.0}, {"budget": float("nan")}, {"num_sinks": 65}],
+    ids=str,
+)
+def test_a_rule_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    """Unknown names and numbers out of range are the peer's error, and say what they are."""
+    message = rule_to_wire(LOSSLESS)
+    for name, value in wrong.items():
+        setattr(message, name, value)
+    with pytest.raises(BadRequest, match="not a rule"):
+        rule_from_wire(message)
