@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from protocol.errors import ModelLoadError
@@ -19,7 +19,15 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Stage(Protocol):
-    """One step of a decoder. What it holds back comes out of a later `push` or of `finish`."""
+    """One step of a decoder. What it holds back comes out of a later `push` or of `finish`.
+
+    It `is_at_rest` while what it makes of a unit does not depend on the units before, of which none is held back.
+    """
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is now."""
+        ...
 
     def push(self, unit: str) -> list[str]:
         """Units that are now certain, after `unit`."""
@@ -32,12 +40,17 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """A decoder that can be streamed: how to make its stages, and the bytes that a single token stands for."""
+    """A decoder that can be streamed: how to make its stages, and the bytes that a single token stands for.
+
+    `texts` are those that tokens were found to have wherever all stages are at rest before and after them, by id. Any
+    thread may add to them: they depend on nothing else.
+    """
 
     makers: tuple[Callable[[], Stage], ...]
     is_byte_level: bool
     has_byte_tokens: bool
     replacements: tuple[tuple[str, str], ...]
+    texts: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     def stages(self, is_mid_text: bool) -> list[Stage]:
         """The decoder's steps for one text, or for the part of one that other tokens came before (`is_mid_text`)."""
@@ -100,6 +113,10 @@ class _ByteLevel:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._decoder.getstate()[0]
+
     def push(self, unit: str) -> list[str]:
         return [self._decoder.decode(byte_level_bytes(unit))]
 
@@ -112,6 +129,10 @@ class _ByteFallback:
 
     def __init__(self) -> None:
         self._run = bytearray()
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._run
 
     def push(self, unit: str) -> list[str]:
         if match := _BYTE_TOKEN.fullmatch(unit):
@@ -134,6 +155,10 @@ class _Replace:
         self._pattern = pattern
         self._content = content
 
+    @property
+    def is_at_rest(self) -> bool:
+        return True
+
     def push(self, unit: str) -> list[str]:
         return [unit.replace(self._pattern, self._content)]
 
@@ -150,6 +175,10 @@ class _Metaspace:
 
     def leave_start(self) -> None:
         self._drops_next = False
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._drops_next
 
     def push(self, unit: str) -> list[str]:
         space = "" if self._drops_next else " "
@@ -171,6 +200,10 @@ class _Strip:
 
     def leave_start(self) -> None:
         self._left = 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._is_fused or not self._left
 
     def push(self, unit: str) -> list[str]:
         if not self._is_fused:
