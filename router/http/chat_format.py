@@ -12,7 +12,7 @@ from router.front.token_text import finite_logprob, logprobs_of, printable_token
 from router.front.tools.call import ToolCall
 from router.front.writer import Usage
 from router.generation import GenerationStart
-from router.http.formats import Answer, Envelope
+from router.http.formats import Answer, Envelope, json_string
 from router.http.prompt_logprobs import prompt_logprobs_json
 from router.tokenization.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ class ChatFormat:
         """What a piece adds to the message. Nothing for a piece without text that ends the answer or is part of a call."""
         parts = []
         if piece.text or not (piece.finish or piece.tool_calls or self._has_tools):
-            parts.append(f'"content":{json.dumps(piece.text)}')
+            parts.append(f'"content":{json_string(piece.text)}')
         if piece.tool_calls:
             calls = [{"index": call.index, **_call(call)} for call in piece.tool_calls]
             parts.append(f'"tool_calls":{json.dumps(calls)}')

@@ -12,7 +12,7 @@ from router.front.planning import Plan
 from router.front.token_text import finite_logprob, logprobs_of, token_text
 from router.front.writer import Usage
 from router.generation import GenerationStart
-from router.http.formats import Answer, Envelope
+from router.http.formats import Answer, Envelope, json_string
 from router.http.prompt_logprobs import prompt_logprobs_json, prompt_scores
 from router.tokenization.tokenizer import Tokenizer
 
@@ -43,7 +43,7 @@ class CompletionFormat:
         logprobs = json.dumps(self._columns(self._rows(index, [piece]))) if self._has_logprobs else "null"
         finish = f'"{piece.finish}"' if piece.finish else "null"
         return self._envelope.event(
-            f'{{"index":{index},"text":{json.dumps(piece.text)},"logprobs":{logprobs},"finish_reason":{finish}}}'
+            f'{{"index":{index},"text":{json_string(piece.text)},"logprobs":{logprobs},"finish_reason":{finish}}}'
         )
 
     def usage_chunk(self, usage: Usage) -> str:

@@ -16,6 +16,9 @@ EVENT = "data: "
 END_OF_EVENT = "\n\n"
 DONE = "data: [DONE]\n\n"
 
+json_string = json.JSONEncoder().encode
+"""A text as JSON, without what `json.dumps` spends on looking at its options."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

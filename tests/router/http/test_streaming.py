@@ -39,7 +39,7 @@ async def test_a_token_does_not_wait_for_the_next() -> None:
 
 async def test_the_last_token_of_a_prompt_does_not_wait_for_other_prompts() -> None:
     """One prompt's answer is complete while the other's hangs."""
-    scripts = {(97,): Script([65]), (98,): Script([66], hangs=True)}
+    scripts: dict[tuple[int, ...], Script] = {(97,): Script([65]), (98,): Script([66], hangs=True)}
     front = FrontUnderTest(ScriptedGenerator(scripts=scripts))
     call = _call(front, prompt=[[97], [98]], max_tokens=2)
     running = asyncio.ensure_future(call.run())
