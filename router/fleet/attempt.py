@@ -25,8 +25,6 @@ from router.generation import GenerationEvent, GenerationStart
 
 log = logging.getLogger(__name__)
 
-CANCEL_TIMEOUT_S = 5.0
-
 
 class Attempt:
     """One try of a request on one decode worker. `blamed` names the workers that failed it; once `is_settled` none of the
@@ -51,23 +49,22 @@ class Attempt:
         """The events of this try, with indices of its own."""
         pair = self._fleet.choose(self.request.num_prompt_tokens, self._excluded)
         decode = self._decode = self._fleet.decodes[pair.decode]
-        inbox = self._inbox = decode.client.open(self.request.request_id)
+        inbox = self._inbox = decode.client.open(self.request.request_id, self._remaining_s())
         decode.num_active += 1
         decode.num_held_tokens += self.request.max_held_tokens
         try:
             async with aclosing(self._first_events(decode, pair.prefill, inbox)) as events:
                 async for event in events:
                     yield event
-            with decode.read_by(inbox, self._deadline):
-                while self._open_choices:
-                    token = inbox.take()
-                    if token is None:
-                        await inbox.arrival()
-                    elif isinstance(token, GeneratedToken) and token.choice not in self._abandoned:
-                        if token.finish is not None:
-                            self._open_choices.discard(token.choice)
-                            self.is_settled = not self._open_choices and not self._abandoned
-                        yield token
+            while self._open_choices:
+                token = inbox.take()
+                if token is None:
+                    await inbox.arrival()
+                elif isinstance(token, GeneratedToken) and token.choice not in self._abandoned:
+                    if token.finish is not None:
+                        self._open_choices.discard(token.choice)
+                        self.is_settled = not self._open_choices and not self._abandoned
+                    yield token
         except WorkerUnavailable:
             self.blamed.add(decode.name)
             raise
@@ -97,7 +94,7 @@ class Attempt:
         try:
             if not member.is_healthy:
                 raise WorkerUnavailable(f"{member.name} does not answer")
-            await member.answer(CANCEL_TIMEOUT_S, member.client.cancel(self.request.request_id, choice))
+            await member.client.cancel(self.request.request_id, choice)
         except KvferryError as error:
             if is_owed:
                 member.uncancelled.add(self.request.request_id)
@@ -137,18 +134,16 @@ class Attempt:
             # Counted now: what the client was given may have made it abandon a choice.
             going_on = [token for token in outcome.first_tokens if token.choice in self._open_choices]
             if ticket is not None and going_on:
-                await decode.answer(self._remaining_s(), decode.client.decode(ticket, going_on))
+                await decode.client.decode(ticket, going_on)
             return
-        remaining_s = self._remaining_s()
-        await decode.answer(remaining_s, decode.client.generate(self.request, remaining_s))
+        await decode.client.generate(self.request, self._remaining_s())
         yield GenerationStart(0, await self._prompt_scores(decode, inbox))
 
     async def _prompt_scores(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptLogprobs | None:
         if self.request.num_prompt_logprobs is None:
             return None
-        with decode.read_by(inbox, self._deadline):
-            while (item := inbox.take()) is None:
-                await inbox.arrival()
+        while (item := inbox.take()) is None:
+            await inbox.arrival()
         if not isinstance(item, PromptScored):
             raise KvferryError(f"{decode.name} sent no log-probabilities of the prompt although they were asked for")
         return item.scores
@@ -159,8 +154,7 @@ class Attempt:
             return None
         worker = prefill.description.worker
         try:
-            remaining_s = self._remaining_s()
-            return await decode.answer(remaining_s, decode.client.reserve(self.request, worker, remaining_s))
+            return await decode.client.reserve(self.request, worker, self._remaining_s())
         except NotConnected:
             # The decode worker does not know this prefill worker; it may know another. Let them shake hands again.
             prefill.links.pop(decode.name, None)
@@ -171,8 +165,7 @@ class Attempt:
 
     async def _prefill_on(self, prefill: Member[PrefillClient], ticket: Ticket | None) -> PrefillOutcome:
         start = time.monotonic()
-        remaining_s = self._remaining_s()
-        outcome = await prefill.answer(remaining_s, prefill.client.prefill(self.request, ticket, remaining_s))
+        outcome = await prefill.client.prefill(self.request, ticket, self._remaining_s())
         prefill.time_prefill(self.request.num_prompt_tokens, time.monotonic() - start)
         return outcome
 

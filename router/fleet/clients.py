@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,9 +39,12 @@ InboxItem = GeneratedToken | PromptScored
 
 
 class TokenInbox:
-    """What comes for one request from one decode worker; bounded by the request's own `max_tokens`. Has one reader."""
+    """What comes for one request from one decode worker, until `deadline` (monotonic seconds); bounded by the request's own
+    `max_tokens`. Has one reader.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.deadline = deadline
         self._items: deque[InboxItem | KvferryError] = deque()
         self._arrival = asyncio.Event()
 
@@ -69,7 +73,9 @@ class TokenInbox:
 
 
 class WorkerClient(Protocol):
-    """What both kinds of worker answer. Every call has a deadline and raises from the error tree."""
+    """What both kinds of worker answer. Every call has a deadline and raises from the error tree: `WorkerUnavailable` when
+    the worker is gone or was given up, `DeadlineExceeded` after the `deadline_s` that a call may have.
+    """
 
     target: str
 
@@ -93,6 +99,12 @@ class WorkerClient(Protocol):
         """Whether the worker's process has certainly ended. A silent one may only be stopped, and write again later."""
         ...
 
+    def give_up(self) -> None:
+        """Fails whatever waits for the worker, tokens too, as `WorkerUnavailable`: one that was merely stopped would keep it
+        waiting for ever.
+        """
+        ...
+
     async def close(self) -> None:
         """Ends the connection."""
         ...
@@ -113,8 +125,8 @@ class PrefillClient(WorkerClient, Protocol):
 class DecodeClient(WorkerClient, Protocol):
     """A decode worker. Tokens of a request come to the inbox opened for it."""
 
-    def open(self, request_id: str) -> TokenInbox:
-        """Opens the inbox, before `decode` or `generate` is called."""
+    def open(self, request_id: str, deadline_s: float) -> TokenInbox:
+        """Opens the inbox, before `decode` or `generate` is called. After `deadline_s` it holds `DeadlineExceeded`."""
         ...
 
     def close_inbox(self, request_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from protocol.wire import (
     worker_id_to_wire,
 )
 from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
-from router.fleet.order_stream import OrderStream
+from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,12 @@ class GrpcWorkerClient:
         writer.close()
         return False
 
+    def give_up(self) -> None:
+        """Fails whatever waits for the worker."""
+        error = WorkerUnavailable(f"worker at {self.target} does not answer")
+        self._orders.give_up(error)
+        self._on_end(error)
+
     async def close(self) -> None:
         """Ends the connection, and the router's requests there."""
         await self._orders.close()
@@ -98,10 +105,9 @@ class GrpcWorkerClient:
     async def _ask_at_once(self, **what: Any) -> None:
         """An order that the worker answers without waiting: no answer in time is no worker."""
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._orders.ask(**what)
-        except TimeoutError:
-            raise WorkerUnavailable(f"worker at {self.target} did not answer in time") from None
+            await self._orders.ask(CALL_TIMEOUT_S, **what)
+        except DeadlineExceeded as error:
+            raise WorkerUnavailable(error.message) from None
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
         """What comes besides answers."""
@@ -141,7 +147,7 @@ class GrpcPrefillClient(GrpcWorkerClient):
             generation=generation_to_wire(request, deadline_s),
             ticket=ticket_to_wire(ticket) if ticket is not None else None,
         )
-        reply = (await self._orders.ask(prefill=message)).prefill
+        reply = (await self._orders.ask(deadline_s, prefill=message)).prefill
         scores = scores_from_wire(reply.prompt_scores) if request.num_prompt_logprobs is not None else None
         return PrefillOutcome(tuple(map(token_from_wire, reply.first_tokens)), reply.num_cached_tokens, scores)
 
@@ -152,10 +158,13 @@ class GrpcDecodeClient(GrpcWorkerClient):
     def __init__(self, target: str, router_id: str, token: str = "") -> None:
         super().__init__(target, router_id, token)
         self._inboxes: dict[str, TokenInbox] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
 
-    def open(self, request_id: str) -> TokenInbox:
-        """Opens the inbox, before `decode` or `generate` is called."""
-        inbox = self._inboxes[request_id] = TokenInbox()
+    def open(self, request_id: str, deadline_s: float) -> TokenInbox:
+        """Opens the inbox, before `decode` or `generate` is called. After `deadline_s` it holds `DeadlineExceeded`."""
+        inbox = self._inboxes[request_id] = TokenInbox(time.monotonic() + deadline_s)
+        if self._sweeper is None:
+            self._sweep()
         return inbox
 
     def close_inbox(self, request_id: str) -> None:
@@ -167,7 +176,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
         message = pb.ReserveRequest(
             generation=generation_to_wire(request, deadline_s), prefill_worker=worker_id_to_wire(prefill_worker)
         )
-        return ticket_from_wire((await self._orders.ask(reserve=message)).ticket)
+        return ticket_from_wire((await self._orders.ask(deadline_s, reserve=message)).ticket)
 
     async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
         """Starts decoding after the first tokens of the choices that go on, at least one."""
@@ -196,3 +205,13 @@ class GrpcDecodeClient(GrpcWorkerClient):
     def _on_end(self, error: KvferryError) -> None:
         for inbox in self._inboxes.values():
             inbox.put(error)
+
+    def _sweep(self) -> None:
+        """One timer for all inboxes, as for orders."""
+        now = time.monotonic()
+        for inbox in self._inboxes.values():
+            if now > inbox.deadline:
+                inbox.put(DeadlineExceeded(f"worker at {self.target} did not finish before the request's deadline"))
+        self._sweeper = None
+        if self._inboxes:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep)

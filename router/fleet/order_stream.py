@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from protocol import kvferry_worker_pb2 as pb
-from protocol.errors import KvferryError, WorkerUnavailable, by_code
+from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
 from protocol.rpc_errors import from_rpc
 
 log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 10.0
+SWEEP_EVERY_S = 0.1
+"""How late a deadline may be noticed: one timer for all calls, since one for each would cost as much as the call."""
 MAX_BATCH_BYTES = 4 << 20
 """A message holds one order at least, and no more once it is this large."""
 
 Call = grpc.aio.StreamStreamCall[pb.OrderBatch, pb.Delivery]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """An order whose answer has not come."""
+
+    answered: asyncio.Future[pb.Answer]
+    deadline: float
+
+    def fail(self, error: KvferryError) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(error)
 
 
 class OrderStream:
@@ -43,7 +59,8 @@ class OrderStream:
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._is_open = False
         self._last_number = 0
-        self._waiting: dict[int, asyncio.Future[pb.Answer]] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
         self._outgoing: list[pb.Order] = []
         self._wake = asyncio.Event()
 
@@ -52,17 +69,20 @@ class OrderStream:
         """Whether orders would go out without a new call."""
         return self._is_open
 
-    async def ask(self, **what: Any) -> pb.Answer:
-        """Sends an order (one field of `Order`) and waits for its answer, for as long as the caller lets it.
+    async def ask(self, deadline_s: float, **what: Any) -> pb.Answer:
+        """Sends an order (one field of `Order`) and waits for its answer.
 
-        Raises the error that the worker answers with, `WorkerUnavailable` when the stream cannot be opened or breaks.
+        Raises the error that the worker answers with, `WorkerUnavailable` when the stream cannot be opened or breaks,
+        `DeadlineExceeded` after `deadline_s`.
         """
         if not self._is_open:
             await self._open()
         self._last_number += 1
         number = self._last_number
         answered: asyncio.Future[pb.Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answered
+        self._waiting[number] = _Waiting(answered, time.monotonic() + deadline_s)
+        if self._sweeper is None:
+            self._sweep()
         self._outgoing.append(pb.Order(number=number, **what))
         self._wake.set()
         try:
@@ -73,6 +93,11 @@ class OrderStream:
             failure = answer.failure
             raise by_code(failure.code)(failure.message, param=failure.param or None)
         return answer
+
+    def give_up(self, error: KvferryError) -> None:
+        """Fails all that wait for an answer. The stream stays open."""
+        for waiting in self._waiting.values():
+            waiting.fail(error)
 
     async def close(self) -> None:
         """Ends the stream, and with it the router's requests on the worker."""
@@ -123,8 +148,8 @@ class OrderStream:
             async for delivery in call:
                 for answer in delivery.answers:
                     waiting = self._waiting.get(answer.number)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(answer)
+                    if waiting is not None and not waiting.answered.done():
+                        waiting.answered.set_result(answer)
                 self._on_delivery(delivery)
         except grpc.RpcError as error:
             reason = from_rpc(error, f"worker at {self._target}").message
@@ -140,7 +165,14 @@ class OrderStream:
         for task in self._tasks[:1]:
             task.cancel()
         self._outgoing.clear()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(failure)
+        self.give_up(failure)
         self._on_end(failure)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for waiting in self._waiting.values():
+            if now > waiting.deadline:
+                waiting.fail(DeadlineExceeded(f"worker at {self._target} did not answer before the request's deadline"))
+        self._sweeper = None
+        if self._waiting:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep)

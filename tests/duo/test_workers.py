@@ -42,7 +42,7 @@ def test_local_prompts_pass_a_reservation_that_waits_for_slots(expected: list[in
 
     async def work() -> list[int]:
         member = duo.fleet.decodes["decode-0"]
-        inbox = member.client.open(asked.request_id)
+        inbox = member.client.open(asked.request_id, 60.0)
         await member.client.generate(asked, 600.0)
         return [(await next_token(inbox)).token_id for _ in range(NUM_TOKENS)]
 

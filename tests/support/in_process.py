@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,7 +13,7 @@ from decode_worker.worker import DecodeWorker
 from prefill_worker.worker import PrefillWorker
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
-from protocol.errors import WorkerUnavailable
+from protocol.errors import DeadlineExceeded, WorkerUnavailable
 from protocol.ids import WorkerId, new_request_id
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
@@ -31,6 +33,7 @@ class _InProcess:
     def __init__(self, duo: Duo, target: str) -> None:
         self.target = target
         self.duo = duo
+        self._num_given_up = 0
 
     @property
     def either(self) -> PrefillWorker | DecodeWorker:
@@ -64,6 +67,9 @@ class _InProcess:
     async def is_gone(self) -> bool:
         return self.target in self.duo.dead
 
+    def give_up(self) -> None:
+        self._num_given_up += 1
+
     async def close(self) -> None:
         return None
 
@@ -71,15 +77,17 @@ class _InProcess:
         if self.target in self.duo.dead:
             raise WorkerUnavailable(f"{self.target} does not answer")
 
-    async def answer_of(self, waiting: Awaitable[Answer]) -> Answer:
-        """Waits for a worker's answer; a worker that dies meanwhile breaks the call."""
+    async def answer_of(self, waiting: Awaitable[Answer], deadline: float = math.inf) -> Answer:
+        """Waits for a worker's answer; a worker that dies or is given up meanwhile breaks the call."""
         task = asyncio.ensure_future(waiting)
-        life = self.either.identity
+        life, num_given_up = self.either.identity, self._num_given_up
         try:
             self.check_alive()
             while not task.done():
-                if self.target in self.duo.dead or self.either.identity != life:
-                    raise WorkerUnavailable(f"{self.target} died")
+                if self.target in self.duo.dead or self.either.identity != life or self._num_given_up != num_given_up:
+                    raise WorkerUnavailable(f"{self.target} died or does not answer")
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"{self.target} did not answer before the request's deadline")
                 await asyncio.sleep(0)
             return task.result()
         finally:
@@ -105,7 +113,9 @@ class InProcessPrefill(_InProcess):
         return pb.ConnectReply(decode_worker=worker_id_to_wire(decode.identity), transport="local")
 
     async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
-        answer = await self.answer_of(asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)))
+        answer = await self.answer_of(
+            asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)), time.monotonic() + deadline_s
+        )
         return PrefillOutcome(answer.first_tokens, answer.num_cached_tokens, answer.prompt_logprobs)
 
     async def cancel(self, request_id: str, choice: int | None = None) -> None:
@@ -127,8 +137,8 @@ class InProcessDecode(_InProcess):
     def _worker(self) -> DecodeWorker:
         return next(one for one in self.duo.decodes if one.identity.name == self.target)
 
-    def open(self, request_id: str) -> TokenInbox:
-        inbox = self._inboxes[request_id] = _MortalInbox(self)
+    def open(self, request_id: str, deadline_s: float) -> TokenInbox:
+        inbox = self._inboxes[request_id] = _MortalInbox(self, time.monotonic() + deadline_s)
         self._worker.outlets.subscribe(self._router_id, self._deliver)
         return inbox
 
@@ -137,7 +147,7 @@ class InProcessDecode(_InProcess):
 
     async def reserve(self, request: GenerateRequest, prefill_worker: WorkerId, deadline_s: float) -> Ticket:
         reserved = self._worker.reserve(request, prefill_worker, self._router_id, deadline_s)
-        return await self.answer_of(asyncio.wrap_future(reserved))
+        return await self.answer_of(asyncio.wrap_future(reserved), time.monotonic() + deadline_s)
 
     async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
         started = self._worker.decode(ticket.request_id, ticket.generation, first_tokens)
@@ -167,9 +177,9 @@ class InProcessDecode(_InProcess):
 class _MortalInbox(TokenInbox):
     """An inbox whose stream breaks when its worker dies."""
 
-    def __init__(self, client: InProcessDecode) -> None:
-        super().__init__()
+    def __init__(self, client: InProcessDecode, deadline: float) -> None:
+        super().__init__(deadline)
         self._client = client
 
     async def arrival(self) -> None:
-        await self._client.answer_of(super().arrival())
+        await self._client.answer_of(super().arrival(), self.deadline)

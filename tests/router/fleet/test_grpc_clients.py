@@ -47,7 +47,7 @@ def test_a_request_call_by_call(prefill: Node, decode: Node, expected: list[int]
         assert reply.bytes_per_second > 0
         assert reply.decode_worker.name == "decode-0"
         asked = greedy(PROMPT, NUM_TOKENS)
-        inbox = d.open(asked.request_id)
+        inbox = d.open(asked.request_id, DEADLINE_S)
         ticket = await d.reserve(asked, prefill.identity, DEADLINE_S)
         assert ticket.num_tokens == len(PROMPT)
         outcome = await p.prefill(asked, ticket, DEADLINE_S)
@@ -71,7 +71,7 @@ def test_generate_and_cancel(prefill: Node, decode: Node, expected: list[int]) -
 
     async def work(p: GrpcPrefillClient, d: GrpcDecodeClient) -> list[int]:
         asked = greedy(PROMPT, 400)
-        inbox = d.open(asked.request_id)
+        inbox = d.open(asked.request_id, DEADLINE_S)
         await d.generate(asked, DEADLINE_S)
         tokens = [(await next_token(inbox)).token_id for _ in range(NUM_TOKENS)]
         await d.cancel(asked.request_id)
@@ -155,11 +155,11 @@ def test_a_router_that_goes_away_is_cleaned_up(prefill: Node, decode: Node) -> N
     async def work(p: GrpcPrefillClient, d: GrpcDecodeClient) -> None:
         await p.connect(decode.target)
         other = GrpcDecodeClient(decode.target, "router-2")
-        inbox = other.open(goes.request_id)
+        inbox = other.open(goes.request_id, DEADLINE_S)
         await other.generate(goes, DEADLINE_S)
         await next_token(inbox)
         await other.reserve(greedy(PROMPT), prefill.identity, DEADLINE_S)
-        mine = d.open(stays.request_id)
+        mine = d.open(stays.request_id, DEADLINE_S)
         await d.generate(stays, DEADLINE_S)
         await other.close()
         while goes.request_id in decode.decode.sequences:
@@ -177,7 +177,7 @@ def test_stopping_d_fails_who_waits(prefill: Node, decode: Node, cluster: Cluste
     async def work(p: GrpcPrefillClient, d: GrpcDecodeClient) -> None:
         await p.connect(decode.target)
         asked = greedy(PROMPT, 400)
-        inbox = d.open(asked.request_id)
+        inbox = d.open(asked.request_id, DEADLINE_S)
         await d.generate(asked, DEADLINE_S)
         await next_token(inbox)
         slots = decode.decode.receiver.slots
