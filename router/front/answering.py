@@ -113,17 +113,21 @@ class Answering:
         await writer.flush()  # the others may go on for long
 
     def _report(self, outcome: str) -> None:
-        for tally in (one for tallies in self._tallies for one in tallies):
-            tally.report(self._front.metrics, self._call.endpoint, outcome)
+        """Adds to the totals, and logs a line a prompt."""
+        took_ms = (time.monotonic() - self._call.arrived_at) * 1e3
+        for request, tallies in zip(self._plan.requests, self._tallies, strict=True):
+            for tally in tallies:
+                tally.report(self._front.metrics, self._call.endpoint, outcome)
             LOG.info(
-                "request %s, generation %s, choice %d: %d prompt tokens, %d cached, %d generated, %s",
+                "request %s, %s, generation %s: %d prompt tokens, %d cached, %s generated, %s, in %.1f ms",
                 self._call.request_id,
-                tally.request.request_id,
-                tally.index,
-                tally.request.num_prompt_tokens,
-                tally.cached_tokens,
-                tally.generated_tokens,
-                tally.outcome or outcome,
+                self._call.endpoint,
+                request.request_id,
+                request.num_prompt_tokens,
+                tallies[0].cached_tokens,
+                "+".join(str(tally.generated_tokens) for tally in tallies),
+                "+".join(tally.outcome or outcome for tally in tallies),
+                took_ms,
             )
 
     def _usage(self) -> Usage:

@@ -1,4 +1,8 @@
-"""ASGI layer around the application: `x-request-id` in and out, a log line a request, nothing raised gets past it."""
+"""ASGI layer around the application: `x-request-id` in and out, a log line a request, nothing raised gets past it.
+
+Answers to prompts are logged by who carries them out (`router/front/answering.py`), with what they came to; their own
+line here is for those who debug.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from router.front.request_ids import HEADER, checked_request_id
 from router.http.errors import error_response
 
 LOG = logging.getLogger(__name__)
+IS_LOGGED = "is_logged"
+"""In the state of a request that is logged elsewhere."""
 
 
 class RequestIdLayer:
@@ -29,10 +35,11 @@ class RequestIdLayer:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(send)
+        state = scope.setdefault("state", {})
         started_at = time.monotonic()
         try:
             exchange.request_id = checked_request_id(Headers(scope=scope).get(HEADER))
-            scope.setdefault("state", {})["request_id"] = exchange.request_id
+            state["request_id"] = exchange.request_id
             await self._app(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001 - the outermost layer: answers, and logs what was not raised on purpose
             # An id that is none was refused: the refusal needs one.
@@ -43,7 +50,8 @@ class RequestIdLayer:
         finally:
             took_ms = (time.monotonic() - started_at) * 1e3
             # Polls of operators' endpoints would drown the requests that users make.
-            level = logging.INFO if scope["path"].startswith("/v1/") else logging.DEBUG
+            is_told = scope["path"].startswith("/v1/") and IS_LOGGED not in state
+            level = logging.INFO if is_told else logging.DEBUG
             LOG.log(
                 level,
                 "%s %r %s in %.1f ms, request %s",

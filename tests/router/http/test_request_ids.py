@@ -1,6 +1,7 @@
 """`x-request-id` in and out."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,21 @@ async def test_an_id_that_is_none_is_refused(sent: bytes) -> None:
     assert response.json()["error"]["param"] == "x-request-id"
     assert response.headers["x-request-id"].encode() != sent
     assert front.generator.requests == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"max_tokens": 3}, "completions, generation {id}: 2 prompt tokens, 0 cached, 3 generated, length, in "),
+        ({"max_tokens": 3, "n": 2}, ": 2 prompt tokens, 0 cached, 3+3 generated, length+length, in "),
+        ({"temperature": 9}, "'/v1/completions' 400 in "),
+    ],
+)
+async def test_a_request_is_one_line(fields: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture) -> None:
+    """With the client's id: an answer by what it came to, all else by its status."""
+    front = FrontUnderTest()
+    with caplog.at_level(logging.INFO):
+        await front.post("/v1/completions", {"prompt": "hi"} | fields, {"x-request-id": "mine"})
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("router.")]
+    assert "request mine" in line
+    assert told.format(id=front.generator.requests[0].request_id if front.generator.requests else "") in line
