@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from protocol.errors import KvferryError
@@ -38,7 +37,7 @@ class GenerationEndpoint:
     plan: Callable[[Front, bytes], Plan]
     form: Callable[[Plan, Tokenizer], AnswerFormat]
 
-    async def answer(self, front: Front, request: Request) -> Response:
+    async def answer(self, front: Front, request: Request) -> AnswerResponse:
         """Reads, checks and plans. Raises errors of the tree; nothing has reached a worker then."""
         arrived_at = time.monotonic()
         config = front.config
@@ -56,7 +55,7 @@ class GenerationEndpoint:
 class GenerationLayer:
     """ASGI layer that answers `POST` to the paths in `answers` by itself; all else is for the application within."""
 
-    def __init__(self, app: ASGIApp, answers: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> None:
+    def __init__(self, app: ASGIApp, answers: Mapping[str, Callable[[Request], Awaitable[ASGIApp]]]) -> None:
         self._app = app
         self._answers = answers
 

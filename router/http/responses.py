@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from protocol.errors import KvferryError
 from router.front.answering import Answering, Call
 from router.front.front import Front
 from router.front.planning import Plan
 from router.http.formats import AnswerFormat
+from router.http.request_ids import IS_LOGGED
 from router.http.writers import Exchange, SseWriter, WholeWriter
 
 
@@ -27,26 +28,42 @@ class AnswerResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of this one response: when the client goes away, the request is cancelled."""
+        scope["state"][IS_LOGGED] = True
         exchange = Exchange(scope, receive, send, self._retry_after_s)
         writer = (SseWriter if self._plan.is_stream else WholeWriter)(exchange, self._plan, self._form)
-        work = asyncio.ensure_future(self._answering.run(writer))
-        gone = asyncio.ensure_future(_until_disconnect(receive))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-        finally:
-            await _cancel(work, gone)
+        async with _UntilDisconnect(receive):
+            await self._answering.run(writer)
 
 
-async def _until_disconnect(receive: Receive) -> None:
-    """Returns when the client has gone, or the response is complete."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _UntilDisconnect:
+    """Cancels what runs within when the client goes away, and then ends without an error.
 
+    The work needs no task of its own, only the wait for the client does.
+    """
 
-async def _cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Ends tasks that still run and waits until they have cleaned up."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._has_gone = False
+        self._is_over = False
+
+    async def __aenter__(self) -> None:
+        work = asyncio.current_task()
+        if work is None:
+            raise KvferryError("an answer is given by a task of the event loop")
+        self._work = work
+        self._watch = asyncio.create_task(self._watch_client())
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self._is_over = True
+        self._watch.cancel()
+        if not self._has_gone:
+            return False
+        is_cancelled_by_others = self._work.uncancel() > 0
+        return kind is asyncio.CancelledError and not is_cancelled_by_others
+
+    async def _watch_client(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._is_over:
+            self._has_gone = True
+            self._work.cancel()
