@@ -28,7 +28,7 @@ class AuthenticationLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and not self._keys.is_open and scope["path"] not in OPEN_PATHS:
             try:
                 self._keys.check(Headers(scope=scope).get("authorization"))
             except Unauthenticated as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from protocol.errors import Cancelled
 from router.http.errors import BodyTimeout, BodyTooLarge
@@ -21,14 +21,18 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            async for part in request.stream():
+            has_more = True
+            while has_more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Cancelled("the client went away before its body had arrived")
+                part = message.get("body", b"")
                 if len(body) + len(part) > max_bytes:
                     raise _too_large(max_bytes)
                 body += part
+                has_more = message.get("more_body", False)
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
-    except ClientDisconnect:
-        raise Cancelled("the client went away before its body had arrived") from None
     return bytes(body)
 
 
