@@ -75,14 +75,17 @@ class OrderSession:
         fill: Callable[[pb.Answer, Result], None],
         check: Callable[[], None] | None = None,
     ) -> None:
-        """Answers order `number` with what `submit` promises, once it is there. `check` comes first, in a thread that
-        nobody waits for; what it raises is the answer.
+        """Answers order `number` with what `submit` promises, once it is there; 0 wants no answer. `check` comes first, in
+        a thread that nobody waits for; what it raises is the answer.
         """
-        self._outstanding[number] = request_id
+        if number:
+            self._outstanding[number] = request_id
         if check is None:
-            self._follow(number, submit(), fill)
+            self._follow(number, request_id, submit(), fill)
             return
-        task = asyncio.create_task(self._checked(number, check, lambda: self._follow(number, submit(), fill)))
+        task = asyncio.create_task(
+            self._checked(number, request_id, check, lambda: self._follow(number, request_id, submit(), fill))
+        )
         self._checks[request_id] = task
         task.add_done_callback(lambda _: self._checks.pop(request_id, None))
 
@@ -96,14 +99,20 @@ class OrderSession:
 
     def done(self, number: int) -> None:
         """Answers an order that leaves nothing to say."""
+        if not number:
+            return
         self._outstanding.pop(number, None)
         self._pending.answers.add(number=number)
         self._wake.set()
 
-    def refuse(self, number: int, error: BaseException) -> None:
-        """Answers an order with an error."""
+    def refuse(self, number: int, request_id: str, error: BaseException) -> None:
+        """Answers an order with an error; one without a number wants no answer, and its request ends with the error."""
         self._outstanding.pop(number, None)
         shown = _shown(error)
+        if not number:
+            self._pending.failures.add(request_id=request_id, code=shown.code, message=shown.message)
+            self._wake.set()
+            return
         failure = pb.OrderFailure(code=shown.code, message=shown.message, param=shown.param or "")
         self._pending.answers.add(number=number, failure=failure)
         self._wake.set()
@@ -126,28 +135,36 @@ class OrderSession:
                 try:
                     self._take(self, order)
                 except KvferryError as error:
-                    self.refuse(order.number, error)
+                    self.refuse(order.number, order.decode.request_id, error)
 
-    async def _checked(self, number: int, check: Callable[[], None], go_on: Callable[[], None]) -> None:
+    async def _checked(
+        self, number: int, request_id: str, check: Callable[[], None], go_on: Callable[[], None]
+    ) -> None:
         try:
             await asyncio.to_thread(check)
         except KvferryError as error:
-            self.refuse(number, error)
+            self.refuse(number, request_id, error)
             return
         go_on()
 
-    def _follow(self, number: int, future: Future[Result], fill: Callable[[pb.Answer, Result], None]) -> None:
+    def _follow(
+        self, number: int, request_id: str, future: Future[Result], fill: Callable[[pb.Answer, Result], None]
+    ) -> None:
         def tell(done: Future[Result]) -> None:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._settle, number, done, fill)
+                self._loop.call_soon_threadsafe(self._settle, number, request_id, done, fill)
 
         future.add_done_callback(tell)
 
-    def _settle(self, number: int, done: Future[Result], fill: Callable[[pb.Answer, Result], None]) -> None:
+    def _settle(
+        self, number: int, request_id: str, done: Future[Result], fill: Callable[[pb.Answer, Result], None]
+    ) -> None:
         try:
             result = done.result(0)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - it is the answer, and told as such
-            self.refuse(number, error)
+            self.refuse(number, request_id, error)
+            return
+        if not number:
             return
         self._outstanding.pop(number, None)
         fill(self._pending.answers.add(number=number), result)

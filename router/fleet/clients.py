@@ -138,7 +138,9 @@ class DecodeClient(WorkerClient, Protocol):
         ...
 
     async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
-        """Starts decoding after the first tokens of the choices that go on, at least one."""
+        """Starts decoding after the first tokens of the choices that go on, at least one. A refusal is raised, or comes to
+        the inbox.
+        """
         ...
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:

@@ -179,13 +179,13 @@ class GrpcDecodeClient(GrpcWorkerClient):
         return ticket_from_wire((await self._orders.ask(deadline_s, reserve=message)).ticket)
 
     async def decode(self, ticket: Ticket, first_tokens: Sequence[GeneratedToken]) -> None:
-        """Starts decoding after the first tokens of the choices that go on, at least one."""
+        """Starts decoding after the first tokens of the choices that go on, at least one. A refusal comes to the inbox."""
         message = pb.DecodeRequest(
             request_id=ticket.request_id,
             generation=ticket.generation,
             first_tokens=map(token_to_wire, first_tokens),
         )
-        await self._ask_at_once(decode=message)
+        await self._orders.tell(decode=message)
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
         """Has the prompt read and the answer generated there."""

@@ -94,6 +94,16 @@ class OrderStream:
             raise by_code(failure.code)(failure.message, param=failure.param or None)
         return answer
 
+    async def tell(self, **what: Any) -> None:
+        """Sends an order that wants no answer: if it fails, the request that it is about ends with the error.
+
+        Raises `WorkerUnavailable` when the stream cannot be opened.
+        """
+        if not self._is_open:
+            await self._open()
+        self._outgoing.append(pb.Order(**what))
+        self._wake.set()
+
     def give_up(self, error: KvferryError) -> None:
         """Fails all that wait for an answer. The stream stays open."""
         for waiting in self._waiting.values():

@@ -100,8 +100,10 @@ def test_errors_cross_with_their_class(prefill: Node, decode: Node) -> None:
             await d.generate(replace(asked, request_id="nonsense"), DEADLINE_S)
         await p.connect(decode.target)
         ticket = await d.reserve(asked, prefill.identity, DEADLINE_S)
+        inbox = d.open(asked.request_id, DEADLINE_S)
+        await d.decode(replace(ticket, generation=10**6), [GeneratedToken(asked.request_id, 0, 5)])
         with pytest.raises(StaleTicket):
-            await d.decode(replace(ticket, generation=10**6), [GeneratedToken(asked.request_id, 0, 5)])
+            await next_token(inbox)
         with pytest.raises(StaleTicket):
             await p.prefill(asked, replace(ticket, prefill_worker=WorkerId.fresh("prefill-0")), DEADLINE_S)
         await d.cancel(asked.request_id)
