@@ -22,8 +22,9 @@ LONG_BYTES = 65536
 take time from the event loop."""
 NUM_SCHEMA_THREADS = 2
 """A schema of 2 KiB may take long to check. Those that do hold up each other, and no other requests."""
-NICENESS = 10
-"""How far the threads stand back from the event loop where there are too few cores for both."""
+NICENESS = 3
+"""How far the threads stand back from the event loop where there are too few cores for both. Not far: a thread that other
+processes keep from running may hold Python's lock meanwhile, for which the loop then waits."""
 
 Result = TypeVar("Result")
 
