@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -32,6 +34,8 @@ from router.server import HttpServer
 from router.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ class RouterProcess:
         app = app_of(front)
         add_cluster_route(app, fleet)
         register_fleet_metrics(registry, fleet)
+        _settle_interpreter()
         self._server = HttpServer(app, config)
         rpc_server = PublicRpcServer(front, config)
         serving = asyncio.create_task(self._server.serve())
@@ -144,6 +149,16 @@ class RouterProcess:
             await fleet.close()
             for failure in [end for end in ends if isinstance(end, BaseException)]:
                 log.warning("a server did not end well: %s", failure)
+
+
+def _settle_interpreter() -> None:
+    """Keeps the collector from going through what lives as long as the process again and again, which costs a fifth of an
+    answer's time, and lets the event loop have its turn sooner while prompts are tokenised.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def _connector(token: str) -> Connector:

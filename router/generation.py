@@ -5,7 +5,7 @@ Knows nothing of HTTP, of text or of how a worker is reached.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,9 +48,9 @@ class Readiness:
 class Generator(Protocol):
     """Turns requests into token streams."""
 
-    def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """One `GenerationStart`, then the tokens of all the request's choices, those of a choice in order and its last one
-        with `finish`; the iterator ends after the last choice has.
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[GenerationEvent], None]:
+        """Events, those that are ready together in one item: one `GenerationStart`, then the tokens of all the request's
+        choices, those of a choice in order and its last one with `finish`; the iterator ends after the last choice has.
 
         Closing the iterator early (`aclose`), or cancelling the task that waits for its next item, cancels the request
         on all workers; closing it after the last token is no cancellation. Raises `KvferryError`, before or between

@@ -18,7 +18,7 @@ from protocol.errors import (
 )
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
-from router.fleet.clients import DecodeClient, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 from router.generation import GenerationEvent, GenerationStart
@@ -45,26 +45,22 @@ class Attempt:
         self._decode: Member[DecodeClient] | None = None
         self._inbox: TokenInbox | None = None
 
-    async def run(self) -> AsyncGenerator[GenerationEvent, None]:
-        """The events of this try, with indices of its own."""
+    async def run(self) -> AsyncGenerator[list[GenerationEvent], None]:
+        """The events of this try, with indices of its own; those that are ready together are one item."""
         pair = self._fleet.choose(self.request.num_prompt_tokens, self._excluded)
         decode = self._decode = self._fleet.decodes[pair.decode]
         inbox = self._inbox = decode.client.open(self.request.request_id, self._remaining_s())
         decode.num_active += 1
         decode.num_held_tokens += self.request.max_held_tokens
         try:
-            async with aclosing(self._first_events(decode, pair.prefill, inbox)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self._first_events(decode, pair.prefill, inbox)) as batches:
+                async for batch in batches:
+                    yield batch
             while self._open_choices:
-                token = inbox.take()
-                if token is None:
+                if tokens := self._wanted(inbox.take()):
+                    yield tokens
+                else:
                     await inbox.arrival()
-                elif isinstance(token, GeneratedToken) and token.choice not in self._abandoned:
-                    if token.finish is not None:
-                        self._open_choices.discard(token.choice)
-                        self.is_settled = not self._open_choices and not self._abandoned
-                    yield token
         except WorkerUnavailable:
             self.blamed.add(decode.name)
             raise
@@ -87,6 +83,17 @@ class Attempt:
         members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
         await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
 
+    def _wanted(self, items: list[InboxItem]) -> list[GenerationEvent]:
+        """The tokens among what has come, but for those of choices that were abandoned."""
+        tokens: list[GenerationEvent] = []
+        for item in items:
+            if isinstance(item, GeneratedToken) and item.choice not in self._abandoned:
+                tokens.append(item)
+                if item.finish is not None:
+                    self._open_choices.discard(item.choice)
+                    self.is_settled = not self._open_choices and not self._abandoned
+        return tokens
+
     async def _cancel_on(
         self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool, choice: int | None = None
     ) -> None:
@@ -102,7 +109,7 @@ class Attempt:
 
     async def _first_events(
         self, decode: Member[DecodeClient], prefill_name: str | None, inbox: TokenInbox
-    ) -> AsyncGenerator[GenerationEvent, None]:
+    ) -> AsyncGenerator[list[GenerationEvent], None]:
         """Start and first tokens by way of a prefill worker; the start alone when the decode worker reads the prompt."""
         tried: set[str] = set()
         while prefill_name is not None:
@@ -124,29 +131,31 @@ class Attempt:
                 continue
             finally:
                 prefill.num_queued_tokens -= self.request.num_prompt_tokens
-            yield GenerationStart(outcome.num_cached_tokens, outcome.prompt_logprobs)
             for token in outcome.first_tokens:
                 if token.finish is not None:
                     self._open_choices.discard(token.choice)
-                # An answer that ends with its first tokens leaves a reservation behind, if there is one.
-                self.is_settled = ticket is None and not self._open_choices
-                yield token
+            # An answer that ends with its first tokens leaves a reservation behind, if there is one.
+            self.is_settled = ticket is None and not self._open_choices
+            start = GenerationStart(outcome.num_cached_tokens, outcome.prompt_logprobs)
+            yield [start, *(token for token in outcome.first_tokens if token.choice not in self._abandoned)]
             # Counted now: what the client was given may have made it abandon a choice.
             going_on = [token for token in outcome.first_tokens if token.choice in self._open_choices]
             if ticket is not None and going_on:
                 await decode.client.decode(ticket, going_on)
             return
         await decode.client.generate(self.request, self._remaining_s())
-        yield GenerationStart(0, await self._prompt_scores(decode, inbox))
+        yield [GenerationStart(0, await self._prompt_scores(decode, inbox))]
 
     async def _prompt_scores(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptLogprobs | None:
         if self.request.num_prompt_logprobs is None:
             return None
-        while (item := inbox.take()) is None:
+        while not (items := inbox.take()):
             await inbox.arrival()
-        if not isinstance(item, PromptScored):
+        first, *tokens = items
+        if not isinstance(first, PromptScored):
             raise KvferryError(f"{decode.name} sent no log-probabilities of the prompt although they were asked for")
-        return item.scores
+        inbox.put_back(tokens)
+        return first.scores
 
     async def _reserve(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> Ticket | None:
         """Before the prefill starts: no prompt is computed that nobody can receive. A single token needs no receiver."""

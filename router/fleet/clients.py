@@ -36,6 +36,8 @@ class PromptScored:
 
 
 InboxItem = GeneratedToken | PromptScored
+MAX_TOGETHER = 64
+"""Tokens that are handed on at once, so that a burst for one request does not hold up the others."""
 
 
 class TokenInbox:
@@ -53,22 +55,37 @@ class TokenInbox:
         self._items.append(item)
         self._arrival.set()
 
-    def take(self) -> InboxItem | None:
-        """The next item if it is here already. Raises the error that the worker ended the request with."""
-        if not self._items:
-            return None
-        item = self._items.popleft()
-        if isinstance(item, KvferryError):
-            raise item
-        return item
+    def take(self) -> list[InboxItem]:
+        """What is here already, at most `MAX_TOGETHER` items. Raises the error that the worker ended the request with, once
+        all that came before it has been taken.
+        """
+        items = self._items
+        first = items[0] if items else None
+        if isinstance(first, KvferryError):
+            items.popleft()
+            raise first
+        taken: list[InboxItem] = []
+        while items and len(taken) < MAX_TOGETHER:
+            item = items[0]
+            if isinstance(item, KvferryError):
+                break
+            taken.append(item)
+            items.popleft()
+        return taken
+
+    def put_back(self, items: Sequence[InboxItem]) -> None:
+        """What was taken too early comes first again."""
+        self._items.extendleft(reversed(items))
+        self._arrival.set()
 
     def wake(self) -> None:
         """Makes the reader look again, though nothing came."""
         self._arrival.set()
 
     async def arrival(self) -> None:
-        """Returns when something has come since the last time, or the reader was woken."""
-        await self._arrival.wait()
+        """Returns when there is something to take, or the reader was woken."""
+        if not self._items:
+            await self._arrival.wait()
         self._arrival.clear()
 
 

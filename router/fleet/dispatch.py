@@ -70,7 +70,7 @@ class Dispatcher:
         elif (together := call.attempts.get(None)) is not None:
             self._later(together.abandon(choice))
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[GenerationEvent], None]:
         """One `GenerationStart`, then the tokens of all choices. Moves on, `MAX_MOVES` times at most, when a worker fails it.
 
         The choices share one attempt. If it fails when some tokens have been given out, each goes on in attempts of its own.
@@ -80,14 +80,14 @@ class Dispatcher:
         call = _Call(request, deadline, [[] for _ in choices], set(choices))
         self._calls[request.request_id] = call
         try:
-            async with aclosing(self._attempts(call, None)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self._attempts(call, None)) as batches:
+                async for batch in batches:
+                    yield batch
             if call.open_choices:
                 streams = [self._attempts(call, choice) for choice in sorted(call.open_choices)]
-                async with aclosing(merge(streams)) as events:
-                    async for event in events:
-                        yield event
+                async with aclosing(merge(streams)) as batches:
+                    async for batch in batches:
+                        yield batch
         finally:
             del self._calls[request.request_id]
 
@@ -95,7 +95,7 @@ class Dispatcher:
         """Waits for cancellations that are under way."""
         await asyncio.gather(*self._farewells, return_exceptions=True)
 
-    async def _attempts(self, call: _Call, choice: int | None) -> AsyncGenerator[GenerationEvent, None]:
+    async def _attempts(self, call: _Call, choice: int | None) -> AsyncGenerator[list[GenerationEvent], None]:
         """Events of one choice, or of all together until that fails with something given out."""
         is_together = choice is None and call.request.num_choices > 1
         num_moves = call.num_moves
@@ -103,9 +103,10 @@ class Dispatcher:
             attempt = Attempt(self._fleet, _request_of(call, choice), call.deadline, frozenset(call.failed))
             call.attempts[choice] = attempt
             try:
-                async with aclosing(self._events(call, choice, attempt)) as events:
-                    async for event in events:
-                        yield event
+                async with aclosing(attempt.run()) as batches:
+                    async for batch in batches:
+                        if events := self._counted(call, choice, batch):
+                            yield events
                 return
             except MOVE_ON as error:
                 if num_moves == MAX_MOVES:
@@ -122,34 +123,36 @@ class Dispatcher:
                 if not attempt.is_settled:
                     self._later(attempt.cancel())
 
-    async def _events(self, call: _Call, choice: int | None, attempt: Attempt) -> AsyncGenerator[GenerationEvent, None]:
-        """The events of an attempt as the client counts them."""
-        async with aclosing(attempt.run()) as events:
-            async for event in events:
-                if isinstance(event, GenerationStart):
-                    if not call.is_started:
-                        call.is_started = True
-                        yield event
-                    continue
-                own = event.choice if choice is None else choice
-                if own in call.open_choices:
-                    yield self._counted(call, own, event)
-
-    def _counted(self, call: _Call, choice: int, token: GeneratedToken) -> GeneratedToken:
-        generated = call.generated[choice]
-        generated.append(token.token_id)
-        if token.finish is not None:
-            call.open_choices.discard(choice)
-            self._fleet.last_success_at = time.monotonic()
-        if call.num_moves == 0:
-            return token  # of the first attempt, which counts as the client does
-        return replace(token, request_id=call.request.request_id, index=len(generated) - 1, choice=choice)
+    def _counted(self, call: _Call, choice: int | None, batch: list[GenerationEvent]) -> list[GenerationEvent]:
+        """The events of an attempt as the client counts them, without those that it has or does not want."""
+        events: list[GenerationEvent] = []
+        for event in batch:
+            if isinstance(event, GenerationStart):
+                if not call.is_started:
+                    call.is_started = True
+                    events.append(event)
+                continue
+            own = event.choice if choice is None else choice
+            if own not in call.open_choices:
+                continue
+            call.generated[own].append(event.token_id)
+            if event.finish is not None:
+                call.open_choices.discard(own)
+                self._fleet.last_success_at = time.monotonic()
+            # The first attempt counts as the client does.
+            events.append(event if call.num_moves == 0 else _renamed(call, own, event))
+        return events
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         """Tells workers what is not wanted any more, without keeping the client waiting."""
         task = asyncio.create_task(work)
         self._farewells.add(task)
         task.add_done_callback(self._farewells.discard)
+
+
+def _renamed(call: _Call, choice: int, token: GeneratedToken) -> GeneratedToken:
+    index = len(call.generated[choice]) - 1
+    return replace(token, request_id=call.request.request_id, index=index, choice=choice)
 
 
 def _request_of(call: _Call, choice: int | None) -> GenerateRequest:

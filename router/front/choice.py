@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -13,9 +14,8 @@ from router.front.answer import AnswerText, Piece
 from router.front.front import Front
 from router.front.metrics import FrontMetrics
 from router.front.planning import Plan
-from router.front.ready import PausingReader
 from router.front.writer import Writer
-from router.generation import GenerationStart
+from router.generation import GenerationEvent, GenerationStart
 
 
 @dataclass(slots=True)
@@ -74,24 +74,35 @@ async def run_request(
         await place.turn()
     front.metrics.queue_wait.observe(time.monotonic() - tallies[0].arrived_at)
     reading = _Reading(front, plan, tallies)
-    async with aclosing(front.generator.generate(tallies[0].request)) as events:
-        async for event in PausingReader(events, writer.flush):
-            if isinstance(event, GenerationStart):
-                tallies[0].cached_tokens = event.cached_tokens
-                await writer.begin(tallies[0].index // len(tallies), event)
-                continue
-            piece = reading.piece_of(event)
-            if piece is None:
-                continue
-            if reading.num_open == 0:
+    async with aclosing(front.generator.generate(tallies[0].request)) as batches:
+        async for batch in batches:
+            last = await _deliver(batch, reading, writer)
+            if last is not None:
                 break
-            await writer.deliver(tallies[event.choice].index, piece)
+            await writer.flush()
         else:
             raise KvferryError("the generation ended without saying why")
     # The workers are free before the last piece is on its way.
     for place in places:
         place.leave()
-    await writer.deliver(tallies[event.choice].index, piece)
+    await writer.deliver(*last)
+
+
+async def _deliver(batch: Sequence[GenerationEvent], reading: _Reading, writer: Writer) -> tuple[int, Piece] | None:
+    """Delivers what is ready together, all but the piece with which the last choice ends: that is returned."""
+    for event in batch:
+        if isinstance(event, GenerationStart):
+            reading.tallies[0].cached_tokens = event.cached_tokens
+            await writer.begin(reading.prompt, event)
+            continue
+        piece = reading.piece_of(event)
+        if piece is None:
+            continue
+        index = reading.tallies[event.choice].index
+        if reading.num_open == 0:
+            return index, piece
+        await writer.deliver(index, piece)
+    return None
 
 
 class _Reading:
@@ -99,14 +110,15 @@ class _Reading:
 
     def __init__(self, front: Front, plan: Plan, tallies: list[ChoiceTally]) -> None:
         self.num_open = len(tallies)
+        self.prompt = tallies[0].index // len(tallies)
         self._front = front
         self._plan = plan
-        self._tallies = tallies
+        self.tallies = tallies
         self._texts = [AnswerText(front.tokenizer, plan.text_rule) for _ in tallies]
 
     def piece_of(self, token: GeneratedToken) -> Piece | None:
         """What a token adds; None when its choice has ended already."""
-        tally = self._tallies[token.choice]
+        tally = self.tallies[token.choice]
         if tally.outcome is not None:
             return None
         piece = self._texts[token.choice].push(token)

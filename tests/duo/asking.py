@@ -9,6 +9,7 @@ from protocol.ids import new_request_id
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, SamplingParams, StopRule
 from router.generation import GenerationStart
 from tests.support.duo import Duo, greedy
+from tests.support.events import events_of
 from tests.support.oracle import prompt_of
 
 VOCAB = 97
@@ -56,7 +57,7 @@ async def answers_of(duo: Duo, asked: GenerateRequest) -> list[list[int]]:
 
 async def prompt_scores(duo: Duo, asked: GenerateRequest) -> PromptLogprobs:
     """The prompt's log-probabilities, of a request whose every answer comes whole."""
-    events = [event async for event in duo.dispatcher.generate(asked)]
+    events = [event async for event in events_of(duo.dispatcher.generate(asked))]
     start = events[0]
     assert isinstance(start, GenerationStart)
     answers([event for event in events if isinstance(event, GeneratedToken)], asked.num_choices)
@@ -67,7 +68,7 @@ async def prompt_scores(duo: Duo, asked: GenerateRequest) -> PromptLogprobs:
 async def tokens_and(duo: Duo, act: Callable[[int], None], asked: GenerateRequest) -> list[GeneratedToken]:
     """Tokens of all answers; `act` is called with the number of tokens that the client has, from 0 (the start) on."""
     tokens = []
-    async for event in duo.dispatcher.generate(asked):
+    async for event in events_of(duo.dispatcher.generate(asked)):
         if not isinstance(event, GenerationStart):
             tokens.append(event)
         act(len(tokens))

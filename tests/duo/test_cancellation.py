@@ -11,6 +11,7 @@ from protocol.errors import KvferryError
 from protocol.request import GenerateRequest
 from router.generation import GenerationStart
 from tests.support.duo import Duo, DuoOptions, greedy
+from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
 from tests.support.tiny_model import tiny_engine
 
@@ -30,7 +31,7 @@ def expected() -> list[int]:
 
 async def listen(duo: Duo, asked: GenerateRequest, heard: list[int]) -> None:
     """Collects an answer until it ends or the task is cancelled."""
-    async with contextlib.aclosing(duo.dispatcher.generate(asked)) as events:
+    async with contextlib.aclosing(events_of(duo.dispatcher.generate(asked))) as events:
         async for event in events:
             if not isinstance(event, GenerationStart):
                 heard.append(event.token_id)

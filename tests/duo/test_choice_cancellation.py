@@ -13,6 +13,7 @@ from protocol.request import GenerateRequest
 from router.generation import GenerationStart
 from tests.duo.asking import VOCAB, sampled, seed_after
 from tests.support.duo import Duo, DuoOptions
+from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
 from tests.support.tiny_model import tiny_engine
 
@@ -56,7 +57,7 @@ def texts() -> list[list[int]]:
 
 async def listen(duo: Duo, request: GenerateRequest, heard: Heard) -> None:
     """Collects all answers until they end or the task is cancelled."""
-    async with contextlib.aclosing(duo.dispatcher.generate(request)) as events:
+    async with contextlib.aclosing(events_of(duo.dispatcher.generate(request))) as events:
         async for event in events:
             if not isinstance(event, GenerationStart):
                 assert event.index == len(heard.choices[event.choice])

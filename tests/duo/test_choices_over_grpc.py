@@ -12,6 +12,7 @@ from router.fleet.fleet import Fleet
 from router.generation import GenerationStart
 from tests.duo.asking import NUM_TOKENS, PROMPT, answers, sampled
 from tests.router.fleet.driving import Cluster, check_idle, with_fleet
+from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece
 from tests.support.tiny_model import tiny_engine
 
@@ -32,13 +33,13 @@ def test_choices_scores_and_a_choice_given_up(names: tuple[str, ...]) -> None:
     long = sampled(PROMPT, 300, NUM_CHOICES)
 
     async def whole(dispatcher: Dispatcher) -> tuple[PromptLogprobs | None, list[list[int]]]:
-        start, *tokens = [event async for event in dispatcher.generate(asked)]
+        start, *tokens = [event async for event in events_of(dispatcher.generate(asked))]
         assert isinstance(start, GenerationStart)
         return start.prompt_logprobs, answers([one for one in tokens if isinstance(one, GeneratedToken)], NUM_CHOICES)
 
     async def given_up(dispatcher: Dispatcher) -> set[int]:
         ended = set()
-        async for event in dispatcher.generate(long):
+        async for event in events_of(dispatcher.generate(long)):
             if isinstance(event, GeneratedToken):
                 if event.index == 3:
                     dispatcher.abandon(long.request_id, GIVEN_UP)

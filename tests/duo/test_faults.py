@@ -21,6 +21,7 @@ from tests.duo.asking import (
     when,
 )
 from tests.support.duo import Duo, DuoOptions
+from tests.support.events import events_of
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -79,7 +80,7 @@ def test_a_dead_p_is_noticed_before_its_kv_is_overdue(expected: list[int]) -> No
 
     async def work() -> list[int]:
         tokens = []
-        async for event in duo.dispatcher.generate(request()):
+        async for event in events_of(duo.dispatcher.generate(request())):
             if not isinstance(event, GenerationStart):
                 tokens.append(event)
             if len(tokens) == 1:
@@ -99,7 +100,7 @@ def test_a_stopped_p_keeps_its_slots_in_quarantine(expected: list[int]) -> None:
 
     async def work() -> list[int]:
         tokens = []
-        async for event in duo.dispatcher.generate(request()):
+        async for event in events_of(duo.dispatcher.generate(request())):
             if not isinstance(event, GenerationStart):
                 tokens.append(event)
             if len(tokens) == 1:

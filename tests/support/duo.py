@@ -25,6 +25,7 @@ from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.member import MAX_MISSED_PINGS
 from router.generation import GenerationStart
 from tests.support.clock import FakeClock
+from tests.support.events import events_of
 from tests.support.in_process import InProcessDecode, InProcessPrefill
 from tests.support.tiny_model import tiny_engine
 from transfer.arena import Arena
@@ -82,7 +83,7 @@ class Duo:
 
     async def generate(self, request: GenerateRequest) -> list[GeneratedToken]:
         """All tokens of all answers."""
-        events = [event async for event in self.dispatcher.generate(request)]
+        events = [event async for event in events_of(self.dispatcher.generate(request))]
         return [event for event in events if not isinstance(event, GenerationStart)]
 
     def generate_all(self, requests: list[GenerateRequest]) -> list[list[int]]:

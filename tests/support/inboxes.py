@@ -8,8 +8,10 @@ from router.fleet.clients import TokenInbox
 
 async def next_token(inbox: TokenInbox) -> GeneratedToken:
     """The next token, when it comes. Raises the error that ended the request."""
-    while (item := inbox.take()) is None:
+    while not (items := inbox.take()):
         await inbox.arrival()
-    if not isinstance(item, GeneratedToken):
-        raise TypeError(f"a token was expected, got {item}")
-    return item
+    first, *others = items
+    inbox.put_back(others)
+    if not isinstance(first, GeneratedToken):
+        raise TypeError(f"a token was expected, got {first}")
+    return first

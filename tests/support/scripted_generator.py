@@ -60,7 +60,7 @@ class ScriptedGenerator:
     def abandon(self, request_id: str, choice: int) -> None:
         self.abandoned.append((request_id, choice))
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[GenerationEvent], None]:
         script = self.scripts.get(request.prompt_token_ids, self.default)
         self._enter(request)
         is_over = False
@@ -68,7 +68,7 @@ class ScriptedGenerator:
             if script.start_error is not None:
                 is_over = True
                 raise script.start_error
-            yield GenerationStart(script.cached_tokens, None if script.is_unscored else _prompt_scores(request))
+            yield [GenerationStart(script.cached_tokens, None if script.is_unscored else _prompt_scores(request))]
             open_choices = list(range(request.num_choices))
             for index in range(request.stop.max_tokens):
                 for choice in list(open_choices):
@@ -81,7 +81,7 @@ class ScriptedGenerator:
                     if token.finish is not None:
                         open_choices.remove(choice)
                     is_over = not open_choices
-                    yield token
+                    yield [token]
                 if not open_choices:
                     is_over = True
                     return

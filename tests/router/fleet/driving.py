@@ -13,6 +13,7 @@ from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.generation import GenerationStart
 from tests.router.fleet.loopback import Node
 from tests.support.duo import greedy
+from tests.support.events import events_of
 from tests.support.inboxes import next_token
 from tests.support.oracle import prompt_of
 from tests.support.polling import poll_until
@@ -100,5 +101,5 @@ async def drain(inbox: TokenInbox) -> None:
 
 async def answer(dispatcher: Dispatcher, num_tokens: int = NUM_TOKENS) -> list[int]:
     """Ids of an answer to the prompt."""
-    events = [event async for event in dispatcher.generate(greedy(PROMPT, num_tokens))]
+    events = [event async for event in events_of(dispatcher.generate(greedy(PROMPT, num_tokens)))]
     return [event.token_id for event in events if not isinstance(event, GenerationStart)]

@@ -26,6 +26,7 @@ from tests.router.fleet.driving import (
 )
 from tests.router.fleet.loopback import Node
 from tests.support.duo import greedy
+from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
 from tests.support.tiny_model import tiny_engine
 
@@ -108,7 +109,9 @@ def test_many_over_the_real_wires(prefill: Node, decode: Node) -> None:
 
     async def work(fleet: Fleet, dispatcher: Dispatcher) -> list[list[int]]:
         async def one(length: int) -> list[int]:
-            events = [event async for event in dispatcher.generate(greedy(prompt_of(length, VOCAB), NUM_TOKENS))]
+            events = [
+                event async for event in events_of(dispatcher.generate(greedy(prompt_of(length, VOCAB), NUM_TOKENS)))
+            ]
             return [event.token_id for event in events if not isinstance(event, GenerationStart)]
 
         return await asyncio.gather(*map(one, lengths))
