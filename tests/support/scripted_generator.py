@@ -31,6 +31,7 @@ class Script:
     start_error: KvferryError | None = None
     finish: FinishReason | None = None
     choices: Sequence[Sequence[int]] = ()
+    comes_together: bool = False
     is_unscored: bool = False
 
     def ids_of(self, choice: int) -> Sequence[int]:
@@ -70,18 +71,25 @@ class ScriptedGenerator:
                 raise script.start_error
             yield [GenerationStart(script.cached_tokens, None if script.is_unscored else _prompt_scores(request))]
             open_choices = list(range(request.num_choices))
+            ready: list[GenerationEvent] = []
             for index in range(request.stop.max_tokens):
                 for choice in list(open_choices):
                     if (request.request_id, choice) in self.abandoned:
                         open_choices.remove(choice)
                         continue
                     if index == len(script.ids_of(choice)):
+                        if ready:
+                            yield ready
+                            ready = []
                         await self._end_of_script(script)
                     token = self._token(request, script, index, choice)
                     if token.finish is not None:
                         open_choices.remove(choice)
                     is_over = not open_choices
-                    yield [token]
+                    ready.append(token)
+                    if is_over or not script.comes_together:
+                        yield ready
+                        ready = []
                 if not open_choices:
                     is_over = True
                     return

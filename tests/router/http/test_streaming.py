@@ -19,7 +19,7 @@ def _num_events(call: RawCall) -> list[int]:
 
 async def test_tokens_that_are_ready_together_are_sent_in_one_message() -> None:
     """Each is an event of its own all the same, and the end mark is with them."""
-    front = FrontUnderTest(ScriptedGenerator(Script([65, 66, 67])))
+    front = FrontUnderTest(ScriptedGenerator(Script([65, 66, 67], comes_together=True)))
     call = _call(front, max_tokens=3)
     await call.run()
     assert _num_events(call) == [4]
@@ -27,7 +27,7 @@ async def test_tokens_that_are_ready_together_are_sent_in_one_message() -> None:
 
 async def test_a_token_does_not_wait_for_the_next() -> None:
     """When the generator has nothing ready, what there is has been sent."""
-    front = FrontUnderTest(ScriptedGenerator(Script([65, 66], hangs=True)))
+    front = FrontUnderTest(ScriptedGenerator(Script([65, 66], hangs=True, comes_together=True)))
     call = _call(front, max_tokens=3)
     running = asyncio.ensure_future(call.run())
     await asyncio.wait_for(call.has_sent.wait(), WAIT_S)
