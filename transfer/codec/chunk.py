@@ -6,25 +6,41 @@ that overwrites a slot while it is being read is beyond it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from protocol.errors import BadChunk, ConfigError, StaleTicket, TransferError
 from protocol.layout import KvDtype, KvLayout
-from transfer.codec.codec import Codec
+from protocol.wire_rule import LOSSLESS, WireRule
+from transfer.codec.codec import ChunkPlan, Codec
 from transfer.codec.digest import digest_of, write_digest
-from transfer.codec.format import HEADER_BYTES, ChunkHeader, ChunkIdentity, PayloadSizes, must_equal, native_sizes
-from transfer.codec.native import NativeCodec
+from transfer.codec.format import HEADER_BYTES, ChunkHeader, ChunkIdentity, must_equal
 from transfer.codec.pool_view import PoolView
-
-NATIVE = NativeCodec()
-CODECS: dict[int, Codec] = {NATIVE.code: NATIVE}
+from transfer.codec.registry import BY_CODE, NATIVE
+from transfer.codec.sizes import PayloadSizes, padded
+from transfer.codec.tiers import (
+    NUM_TIERS,
+    TIER_8_BITS,
+    TIER_16_BITS,
+    TIER_NATIVE,
+    read_map,
+    tier_counts,
+    uniform,
+    write_map,
+)
 
 
 def chunk_bytes(layout: KvLayout, dtype: KvDtype, num_tokens: int) -> int:
     """Exact bytes of a native chunk of `num_tokens` tokens that cross as `dtype`."""
-    return HEADER_BYTES + native_sizes(layout, dtype, num_tokens).payload_bytes
+    return NATIVE.sizes(layout, dtype, (num_tokens, *[0] * (NUM_TIERS - 1))).chunk_bytes
 
 
 def max_tokens_per_slot(layout: KvLayout, dtype: KvDtype, slot_bytes: int, granule: int) -> int:
-    """The largest multiple of `granule` tokens whose chunk fits into a slot. Raises `ConfigError` when none does."""
+    """The largest multiple of `granule` tokens whose native chunk fits into a slot. Raises `ConfigError` when none does.
+
+    However a chunk is written, it is no larger than the native one.
+    """
     most = slot_bytes // (granule * layout.elements_per_token * dtype.num_bytes) * granule
     while most > 0 and chunk_bytes(layout, dtype, most) > slot_bytes:
         most -= granule
@@ -36,29 +52,38 @@ def max_tokens_per_slot(layout: KvLayout, dtype: KvDtype, slot_bytes: int, granu
     return most
 
 
-def pack(layout: KvLayout, identity: ChunkIdentity, source: PoolView | None, slot: memoryview) -> int:
-    """Writes the chunk into `slot` and returns its length in bytes. Without a `source` its segments are zeros.
+def native_plan(layout: KvLayout, identity: ChunkIdentity) -> ChunkPlan:
+    """All tokens as the cache holds them."""
+    return ChunkPlan.of(NATIVE, layout, identity, uniform(identity.num_tokens, TIER_NATIVE))
 
-    Raises `TransferError` when it does not fit or when `source` does not cover the tokens.
+
+def pack(plan: ChunkPlan, source: PoolView | None, slot: memoryview) -> int:
+    """Writes the chunk into `slot` and returns its length in bytes. Without a `source` scales and segments are zeros.
+
+    Raises `TransferError` when it does not fit, when `source` does not cover the tokens, and for values that a lossy
+    codec cannot send.
     """
-    header = NATIVE.header(layout, identity)
-    num_bytes = HEADER_BYTES + header.payload_bytes
+    sizes, num_bytes = plan.sizes, plan.sizes.chunk_bytes
     if num_bytes > len(slot):
         raise TransferError(f"a chunk of {num_bytes} bytes does not fit into a slot of {len(slot)}")
+    counts = tier_counts(plan.tiers)
+    header = ChunkHeader(
+        plan.identity, plan.codec.code, counts, sizes.map_bytes, sizes.scale_bytes, sizes.payload_bytes
+    )
     slot[:HEADER_BYTES] = header.to_bytes()
     payload = slot[HEADER_BYTES:num_bytes]
-    sizes = native_sizes(layout, identity.wire_dtype, identity.num_tokens)
     if source is None:
         payload[:] = bytes(len(payload))
     else:
         _zero_around_segments(sizes, payload)
-        NATIVE.encode(header, source, payload)
+        plan.codec.encode(plan, source, payload)
+    payload[: sizes.map_bytes] = write_map(plan.tiers)
     write_digest(slot[:num_bytes])
     return num_bytes
 
 
-def verify(layout: KvLayout, expected: ChunkIdentity, chunk: memoryview) -> ChunkHeader:
-    """Checks all of a landed chunk, `chunk` being exactly its bytes; its header when nothing is wrong.
+def verify(layout: KvLayout, expected: ChunkIdentity, chunk: memoryview, rule: WireRule = LOSSLESS) -> ChunkPlan:
+    """Checks all of a landed chunk, `chunk` being exactly its bytes, against what was promised; what is in it.
 
     Damage comes first, so that a flipped bit is not taken for another transfer's chunk. Raises `StaleTicket` for another
     request or generation and `BadChunk` for everything else, with the field's name first.
@@ -67,18 +92,22 @@ def verify(layout: KvLayout, expected: ChunkIdentity, chunk: memoryview) -> Chun
     must_equal("payload length", header.payload_bytes, len(chunk) - HEADER_BYTES)
     must_equal("digest", header.digest, digest_of(chunk))
     _check_identity(header.identity, expected)
-    codec = CODECS.get(header.codec)
+    codec = BY_CODE.get(header.codec)
     if codec is None:
         raise BadChunk(f"codec: code {header.codec} is not known")
-    codec.check(layout, header)
-    codec.check_map(header, chunk[HEADER_BYTES:])
-    return header
+    must_equal("codec", codec.name.value, rule.codec.value)
+    plan = _checked_plan(layout, header, codec, chunk[HEADER_BYTES:])
+    _check_promise(plan, rule)
+    codec.check(plan, chunk[HEADER_BYTES:])
+    return plan
 
 
-def unpack(layout: KvLayout, expected: ChunkIdentity, chunk: memoryview, target: PoolView) -> None:
+def unpack(
+    layout: KvLayout, expected: ChunkIdentity, chunk: memoryview, target: PoolView, rule: WireRule = LOSSLESS
+) -> None:
     """Verifies a landed chunk, then copies it into the pool. Raises as `verify` does, with nothing copied."""
-    header = verify(layout, expected, chunk)
-    CODECS[header.codec].decode(header, chunk[HEADER_BYTES:], target)
+    plan = verify(layout, expected, chunk, rule)
+    plan.codec.decode(plan, chunk[HEADER_BYTES:], target)
 
 
 def _check_identity(found: ChunkIdentity, expected: ChunkIdentity) -> None:
@@ -90,8 +119,46 @@ def _check_identity(found: ChunkIdentity, expected: ChunkIdentity) -> None:
         must_equal(field, getattr(found, field), getattr(expected, field))
 
 
+def _checked_plan(layout: KvLayout, header: ChunkHeader, codec: Codec, payload: memoryview) -> ChunkPlan:
+    """Counts, lengths, map and padding against each other; the identity has been compared."""
+    counts, num_tokens = header.tier_counts, header.identity.num_tokens
+    used = {tier for tier, count in enumerate(counts) if count}
+    if sum(counts) != num_tokens or not used <= codec.tiers:
+        raise BadChunk(f"tier counts: {counts} are not {num_tokens} tokens of {codec.name}")
+    sizes = codec.sizes(layout, header.identity.wire_dtype, counts)
+    must_equal("map bytes", header.map_bytes, sizes.map_bytes)
+    must_equal("scale bytes", header.scale_bytes, sizes.scale_bytes)
+    must_equal("payload length", header.payload_bytes, sizes.payload_bytes)
+    raw = bytes(payload[: sizes.map_bytes])
+    tiers = read_map(raw, num_tokens)
+    if int(tiers.max()) >= NUM_TIERS or tier_counts(tiers) != counts or write_map(tiers) != raw:
+        raise BadChunk("precision map: it does not agree with the tier counts")
+    if any(any(payload[start:end]) for start, end in _gaps(sizes)):
+        raise BadChunk("padding: it is not zero")
+    return ChunkPlan(codec, layout, header.identity, tiers, sizes)
+
+
+def _check_promise(plan: ChunkPlan, rule: WireRule) -> None:
+    """No token is less precise than its ticket says."""
+    if rule.is_lossless:
+        return
+    if not rule.allows_int4 and int(plan.tiers.max()) > TIER_8_BITS:
+        raise BadChunk("tier counts: there are tokens of fewer than 8 bits, which the ticket does not allow")
+    sinks = plan.tiers[: max(0, rule.num_sinks - plan.identity.first_token)]
+    if TIER_16_BITS in plan.codec.tiers and np.any(sinks != TIER_16_BITS):
+        raise BadChunk("precision map: a sink token does not have 16 bits")
+
+
 def _zero_around_segments(sizes: PayloadSizes, payload: memoryview) -> None:
-    """A slot is used again and again: what is left of an earlier chunk must not show in padding or map."""
-    payload[: sizes.segments_offset] = bytes(sizes.segments_offset)
-    end = sizes.segments_offset + sizes.segment_bytes
-    payload[end:] = bytes(len(payload) - end)
+    """A slot is used again and again: what is left of an earlier chunk must not show in padding."""
+    for start, end in _gaps(sizes):
+        payload[start:end] = bytes(end - start)
+
+
+def _gaps(sizes: PayloadSizes) -> Sequence[tuple[int, int]]:
+    """The padding of a payload: after the map, the scales and each segment."""
+    gaps, start = [], 0
+    for size in (sizes.map_bytes, sizes.scale_bytes, *sizes.segment_sizes):
+        gaps.append((start + size, start + padded(size)))
+        start += padded(size)
+    return gaps

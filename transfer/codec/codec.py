@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.layout import KvLayout
-from transfer.codec.format import ChunkHeader, ChunkIdentity
+from protocol.layout import KvDtype, KvLayout
+from protocol.wire_rule import WireCodec
+from transfer.codec.format import ChunkIdentity
 from transfer.codec.pool_view import PoolView
+from transfer.codec.sizes import PayloadSizes
+from transfer.codec.tiers import Tiers, tier_counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkPlan:
+    """What a chunk's payload is made of: `tiers` has one code for each of the identity's tokens."""
+
+    codec: Codec
+    layout: KvLayout
+    identity: ChunkIdentity
+    tiers: Tiers
+    sizes: PayloadSizes
+
+    @classmethod
+    def of(cls, codec: Codec, layout: KvLayout, identity: ChunkIdentity, tiers: Tiers) -> ChunkPlan:
+        """The plan of a chunk whose tokens have these tiers."""
+        return cls(codec, layout, identity, tiers, codec.sizes(layout, identity.wire_dtype, tier_counts(tiers)))
 
 
 class Codec(Protocol):
-    """Map, scales and segments of one way to write KV. The header and the digest are written around it."""
+    """Scales and segments of one way to write KV. Header, map and digest are written, and checked, around it."""
 
     code: int
+    name: WireCodec
+    tiers: frozenset[int]
+    """Codes that its tokens may have."""
 
-    def header(self, layout: KvLayout, identity: ChunkIdentity) -> ChunkHeader:
-        """The header of the chunk that `encode` will write: tier counts and exact lengths, no digest yet."""
+    def sizes(self, layout: KvLayout, dtype: KvDtype, counts: Sequence[int]) -> PayloadSizes:
+        """Exact bytes of a payload whose tokens cross as `dtype` and are so many at each tier."""
         ...
 
-    def encode(self, header: ChunkHeader, source: PoolView, payload: memoryview) -> None:
-        """Writes scales and segments into `payload`, which is zero wherever it is not a segment."""
+    def encode(self, plan: ChunkPlan, source: PoolView, payload: memoryview) -> None:
+        """Writes scales and segments into `payload`, which is zero wherever it is not a segment.
+
+        Raises `TransferError` for values that cannot be sent and for a table that does not cover the tokens.
+        """
         ...
 
-    def check(self, layout: KvLayout, header: ChunkHeader) -> None:
-        """Raises `BadChunk`, naming the field, unless counts and lengths agree with each other and with the layout."""
+    def check(self, plan: ChunkPlan, payload: memoryview) -> None:
+        """Raises `BadChunk` for scales or values that no sender writes; lengths and tiers have been checked."""
         ...
 
-    def check_map(self, header: ChunkHeader, payload: memoryview) -> None:
-        """Raises `BadChunk` unless the precision map agrees with the tier counts."""
-        ...
-
-    def decode(self, header: ChunkHeader, payload: memoryview, target: PoolView) -> None:
-        """Copies a chunk that was verified into the pool."""
+    def decode(self, plan: ChunkPlan, payload: memoryview, target: PoolView) -> None:
+        """Writes a chunk that was verified into the pool. Raises `TransferError` for a table that does not cover it."""
         ...

@@ -11,7 +11,7 @@
     44      4     first token: its position in the sequence
     48      4     number of tokens, at least 1
     52      1     wire dtype: 1 float32, 2 float16, 3 bfloat16
-    53      1     codec: 0 native
+    53      1     codec: 0 native, 1 channel, 2 spectrum, 3 uniform-int8, 4 uniform-int4, 5 fp8
     54      2     zero
     56      32    tier counts, 8 of 4 bytes: tokens at each tier; they add up to the number of tokens
     88      4     map bytes, unpadded
@@ -21,14 +21,42 @@
     112     16    zero
     128           payload: precision map, scales, segments, each padded with zeros to a multiple of 64 bytes
 
-Precision map: 4 bits a token, the tier's code; token 2i is in the low half of byte i. Tier 0 is the wire dtype itself.
+Precision map: 4 bits a token, the tier's code; token 2i is in the low half of byte i, the half after an odd number is zero.
+    0 the wire dtype itself (native)    1 16 bits: bfloat16 where the wire dtype is bfloat16, float16 else
+    2 to 6: 8, 7, 6, 5 and 4 bits       7 free
 
-Scales: none at tier 0.
+    native          tier 0
+    channel         tiers 1 to 6
+    spectrum        tiers 1, 2 and 6
+    uniform-int8    tier 2
+    uniform-int4    tier 6
+    fp8             tier 2
 
-Segments: one for each tier that has tokens, in the order of the codes. That of tier 0 is `[layer, k|v, token, kv_head,
-head_dim]` in the wire dtype, tokens in the order of the sequence.
+Below, L layers, H heads, D = kv_heads * head_dim, n tokens; those at tier 1 are f, all others m = n - f. Tokens are in the
+order of the sequence, dimensions from the slowest to the fastest, an array of `min`, `step` or `scale` is float16.
+A nibble is half a byte; "low nibble K, high nibble V" is one byte for element (layer, token, d) of K and that of V.
 
-A codec adds tiers by taking a codec code and defining scales and segments for its tier codes; the header does not change.
+Native. No scales; one segment, `[L, k|v, n, D]` in the wire dtype.
+
+Tier 1 of any codec: one segment, `[L, k|v, f, D]`, 2 bytes a value; no scales. The segment is there when f > 0.
+
+Channel. K's parameters are per channel over groups of tokens, V's per token and head. The m tokens make
+g = max(1, (m + 32) // 64) groups: 64 tokens each, and what is left in the last, so 33 to 96 there (or all m).
+    scales      K min `[L, g, D]`, K step `[L, g, D]`, V min `[L, m, H]`, V step `[L, m, H]`
+    base        `[L, m, D]` bytes, low nibble K, high nibble V: c = floor(t + 1/2), t = (x - min) / step, 0 <= c <= 15
+    planes      p = 1 to 4, each a segment where it has tokens: those at 4 + p bits or more, m_p of them. For each layer
+                Q = ceil(m_p * D / 4) bytes: bit q of byte i is of K's element q * Q + i of `[m_p, D]`, bit 4 + q of V's
+                (zero past the end). The bits of plane p are the p-th highest of u = floor(16 * (t + 1/2 - c)), 0 to 15.
+With k planes, top k bits of u being u_k, a value is min + step * (c + (u_k + 1/2) / 2^k - 1/2): within step / 2^(k+1). With
+none it is min + step * c. `min` is rounded down and `step` = (max - min) / 15 up, so that no value lies outside.
+
+Spectrum, uniform-int8, uniform-int4, fp8. Symmetric, per token and head, K and V alike.
+    scales      `[L, k|v, m, H]`: max(absmax, 1e-8) / q, rounded up; q is 127 at 8 bits, 7 at 4 bits, 448 in fp8
+    tier 2      `[L, k|v, tokens, D]`, one byte a value: round(x / scale) in two's complement; in fp8 x / scale as e4m3fn
+    tier 6      `[L, tokens, D]` bytes, low nibble K, high nibble V: round(x / scale) + 8
+
+Segments are in the order of tier 1, then the base and the planes (channel), or tiers 2 and 6 (others); a segment of no
+tokens has no bytes. Values that are not finite, or whose `min`, `step` or `scale` is not, are never sent (native excepted).
 """
 
 from __future__ import annotations
@@ -38,12 +66,11 @@ from dataclasses import dataclass
 
 from protocol.errors import BadChunk
 from protocol.ids import request_id_of, wire_id
-from protocol.layout import KvDtype, KvLayout
+from protocol.layout import KvDtype
+from transfer.codec.tiers import NUM_TIERS
 
 MAGIC = b"KVFY"
 VERSION = 1
-NUM_TIERS = 8
-ALIGNMENT_BYTES = 64
 _LAYOUT = struct.Struct("<4sHHQ16sQIIIBBH8IIIQQ16s")
 HEADER_BYTES = _LAYOUT.size
 DIGEST_OFFSET = 104
@@ -120,40 +147,6 @@ class ChunkHeader:
             fingerprint, request_id_of(request), generation, chunk, first_token, num_tokens, _DTYPES[dtype]
         )
         return cls(identity, codec, tuple(tier_counts), map_bytes, scale_bytes, payload_bytes, digest)
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadSizes:
-    """Unpadded bytes of the parts of a payload."""
-
-    map_bytes: int
-    scale_bytes: int
-    segment_bytes: int
-
-    @property
-    def scales_offset(self) -> int:
-        """Where the scales begin, from the start of the payload."""
-        return padded(self.map_bytes)
-
-    @property
-    def segments_offset(self) -> int:
-        """Where the segments begin, from the start of the payload."""
-        return self.scales_offset + padded(self.scale_bytes)
-
-    @property
-    def payload_bytes(self) -> int:
-        """The whole payload with its padding."""
-        return self.segments_offset + padded(self.segment_bytes)
-
-
-def padded(num_bytes: int) -> int:
-    """The next multiple of `ALIGNMENT_BYTES`."""
-    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def native_sizes(layout: KvLayout, dtype: KvDtype, num_tokens: int) -> PayloadSizes:
-    """The parts of a chunk whose tokens are all at tier 0."""
-    return PayloadSizes(-(-num_tokens // 2), 0, num_tokens * layout.elements_per_token * dtype.num_bytes)
 
 
 def must_equal(field: str, found: object, wanted: object) -> None:

@@ -8,10 +8,16 @@ import torch
 
 from protocol.layout import KvDtype, KvLayout
 from protocol.ticket import Ticket
+from protocol.wire_rule import LOSSLESS, Importance, WireRule
 from transfer.arena import PAGE_BYTES
-from transfer.codec.chunk import chunk_bytes, max_tokens_per_slot, pack, unpack, verify
+from transfer.codec.allocation import Scores, allocate
+from transfer.codec.budget import TokenSpan, longest_chunk, only_tier, shared_budgets
+from transfer.codec.chunk import chunk_bytes, max_tokens_per_slot, native_plan, pack, unpack, verify
+from transfer.codec.codec import ChunkPlan
 from transfer.codec.format import ChunkIdentity
+from transfer.codec.importance import given_scores, key_norms, scores_without_view
 from transfer.codec.pool_view import PoolView
+from transfer.codec.registry import BY_NAME
 
 
 class PoolCodec:
@@ -25,21 +31,50 @@ class PoolCodec:
         self.layout = layout
         self._pool = pool
 
-    def chunk_tokens(self, dtype: KvDtype, slot_bytes: int) -> int:
-        """Most tokens of one chunk: whole blocks that fit into a slot. Raises `ConfigError` when not even one does."""
-        return max_tokens_per_slot(self.layout, dtype, slot_bytes, self.layout.block_size)
+    def chunk_tokens(self, dtype: KvDtype, slot_bytes: int, rule: WireRule = LOSSLESS) -> int:
+        """Most tokens of one chunk: whole blocks that fit into a slot as the rule writes them, native ones without a rule.
 
-    def pack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> int:
-        """Packs the chunk into `slot`; its length in bytes. Raises `TransferError` when it does not fit."""
+        Raises `ConfigError` when not even one block does.
+        """
+        native = max_tokens_per_slot(self.layout, dtype, slot_bytes, self.layout.block_size)
+        return native if rule.is_lossless else longest_chunk(self.layout, rule, slot_bytes, native)
+
+    def pack(
+        self,
+        ticket: Ticket,
+        chunk: int,
+        block_ids: Sequence[int],
+        slot: memoryview,
+        importance: Sequence[float] | None = None,
+    ) -> int:
+        """Packs the chunk into `slot` by the ticket's rule; its length in bytes.
+
+        `importance` has one score a token of the prompt, from token 0 to at least the chunk's end; without it the rule's
+        own kind is computed here, positional standing in for the window. Raises `TransferError` when the chunk does not fit
+        or its values cannot be sent, `ConfigError` for a budget that no prompt can keep to.
+        """
         source = PoolView(self._pool, block_ids) if block_ids else None
-        return pack(self.layout, self._identity(ticket, chunk), source, slot)
+        return pack(self._plan(ticket, chunk, source, importance), source, slot)
 
     def unpack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> None:
         """Verifies the chunk that `slot` is exactly, and copies it into the pool. Raises `BadChunk` or `StaleTicket`."""
         if block_ids:
-            unpack(self.layout, self._identity(ticket, chunk), slot, PoolView(self._pool, block_ids))
+            target = PoolView(self._pool, block_ids)
+            unpack(self.layout, self._identity(ticket, chunk), slot, target, ticket.rule)
         else:
-            verify(self.layout, self._identity(ticket, chunk), slot)
+            verify(self.layout, self._identity(ticket, chunk), slot, ticket.rule)
+
+    def _plan(
+        self, ticket: Ticket, chunk: int, source: PoolView | None, importance: Sequence[float] | None
+    ) -> ChunkPlan:
+        identity, rule = self._identity(ticket, chunk), ticket.rule
+        if rule.is_lossless:
+            return native_plan(self.layout, identity)
+        transfer, span = TokenSpan(ticket.first_token, ticket.num_tokens), TokenSpan(*ticket.token_range(chunk))
+        max_bytes = shared_budgets(self.layout, rule, transfer, ticket.chunk_tokens)[chunk]
+        scores = _scores(ticket, span, source, importance)
+        tiers = allocate(self.layout, rule, span, scores, max_bytes)
+        return ChunkPlan.of(BY_NAME[rule.codec], self.layout, identity, tiers)
 
     def _identity(self, ticket: Ticket, chunk: int) -> ChunkIdentity:
         first, end = ticket.token_range(chunk)
@@ -52,6 +87,15 @@ class PoolCodec:
             num_tokens=end - first,
             wire_dtype=ticket.dtype,
         )
+
+
+def _scores(ticket: Ticket, span: TokenSpan, source: PoolView | None, importance: Sequence[float] | None) -> Scores:
+    if importance is not None:
+        return given_scores(importance, span)
+    is_by_norm = ticket.rule.importance is Importance.KEY_NORM and only_tier(ticket.rule) is None
+    if is_by_norm and source is not None:
+        return key_norms(source, span)
+    return scores_without_view(ticket.rule.importance, ticket.request_id, ticket.num_tokens, span)
 
 
 def slot_bytes_for(layout: KvLayout, wanted_bytes: int) -> int:

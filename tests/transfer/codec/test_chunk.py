@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.errors import BadChunk, ConfigError, StaleTicket, TransferError
 from protocol.layout import KvDtype, KvLayout, wire_dtype
 from tests.transfer.codec.pools import LAYOUT, REQUEST_ID, UNTOUCHED, identity_of, pool_of, slot_for, tokens_of
-from transfer.codec.chunk import chunk_bytes, max_tokens_per_slot, pack, unpack, verify
+from transfer.codec.chunk import chunk_bytes, max_tokens_per_slot, native_plan, pack, unpack, verify
 from transfer.codec.digest import write_digest
 from transfer.codec.format import HEADER_BYTES, ChunkHeader, ChunkIdentity
 from transfer.codec.pool_view import PoolView
@@ -25,7 +25,7 @@ BLOCKS = (5, 1, 2, 7)
 def packed(identity: ChunkIdentity) -> tuple[memoryview, torch.Tensor]:
     """A chunk of `LAYOUT` in a slot of its own, and the pool that it was packed from."""
     pool, slot = pool_of(LAYOUT, 8, seed=1), slot_for(LAYOUT, identity)
-    num_bytes = pack(LAYOUT, identity, PoolView(pool, BLOCKS), slot)
+    num_bytes = pack(native_plan(LAYOUT, identity), PoolView(pool, BLOCKS), slot)
     return slot[:num_bytes], pool
 
 
@@ -69,7 +69,7 @@ def test_a_chunk_crosses_between_any_two_pools(exchange: tuple[KvLayout, KvLayou
     source, target = pool_of(sender, num_from + 2, seed), pool_of(receiver, num_to + 2, None)
     slot = slot_for(sender, identity)
 
-    num_bytes = pack(sender, identity, PoolView(source, source_ids), slot)
+    num_bytes = pack(native_plan(sender, identity), PoolView(source, source_ids), slot)
     assert num_bytes == chunk_bytes(sender, crossing, num_tokens)
     unpack(receiver, identity, slot[:num_bytes], PoolView(target, target_ids))
 
@@ -86,7 +86,7 @@ def test_the_bytes_are_those_of_the_document() -> None:
     pool = torch.arange(2 * 4 * 2 * 4, dtype=torch.float16).view(1, 2, 4, 2, 1, 4)
     identity = ChunkIdentity(layout.fingerprint(), REQUEST_ID, 0x0102030405060708, 9, 1, 3, KvDtype.FLOAT16)
     slot = slot_for(layout, identity)
-    num_bytes = pack(layout, identity, PoolView(pool, (3, 1)), slot)
+    num_bytes = pack(native_plan(layout, identity), PoolView(pool, (3, 1)), slot)
     assert bytes(slot[:num_bytes]) == bytes.fromhex(GOLDEN.read_text())
 
 
@@ -194,7 +194,7 @@ def test_old_bytes_of_the_slot_do_not_cross() -> None:
     first, pool = packed(identity)
     slot = slot_for(LAYOUT, identity)
     slot[:] = bytes(len(slot))
-    num_bytes = pack(LAYOUT, identity, PoolView(pool, BLOCKS), slot)
+    num_bytes = pack(native_plan(LAYOUT, identity), PoolView(pool, BLOCKS), slot)
     assert bytes(slot[:num_bytes]) == bytes(first)
 
 
@@ -202,7 +202,7 @@ def test_a_chunk_without_a_source_is_zeros_that_verify() -> None:
     """What a link test sends has the size of a real chunk and verifies like one."""
     identity = identity_of(LAYOUT, 0, 8)
     slot = slot_for(LAYOUT, identity)
-    num_bytes = pack(LAYOUT, identity, None, slot)
+    num_bytes = pack(native_plan(LAYOUT, identity), None, slot)
     assert num_bytes == chunk_bytes(LAYOUT, KvDtype.FLOAT32, 8)
     assert verify(LAYOUT, identity, slot[:num_bytes]).identity == identity
 
@@ -213,7 +213,7 @@ def test_a_table_that_does_not_cover_the_tokens_is_refused(block_ids: tuple[int,
     identity = identity_of(LAYOUT, 3, 9)
     chunk, pool = packed(identity)
     with pytest.raises(TransferError, match="block"):
-        pack(LAYOUT, identity, PoolView(pool, block_ids), slot_for(LAYOUT, identity))
+        pack(native_plan(LAYOUT, identity), PoolView(pool, block_ids), slot_for(LAYOUT, identity))
     target = pool_of(LAYOUT, 8, seed=None)
     with pytest.raises(TransferError, match="block"):
         unpack(LAYOUT, identity, chunk, PoolView(target, block_ids))
@@ -225,7 +225,7 @@ def test_a_slot_that_is_too_small_is_refused() -> None:
     identity = identity_of(LAYOUT, 0, 16)
     slot = memoryview(bytearray(chunk_bytes(LAYOUT, KvDtype.FLOAT32, 16) - 1))
     with pytest.raises(TransferError, match="does not fit"):
-        pack(LAYOUT, identity, PoolView(pool_of(LAYOUT, 8, seed=1), BLOCKS), slot)
+        pack(native_plan(LAYOUT, identity), PoolView(pool_of(LAYOUT, 8, seed=1), BLOCKS), slot)
     assert bytes(slot) == bytes(len(slot))
 
 
