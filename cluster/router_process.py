@@ -23,7 +23,7 @@ from protocol.errors import DeadlineExceeded, KvferryError
 from router.config import RouterConfig
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
-from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
+from router.fleet.grpc_clients import GenerationMessages, GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.metrics import register_fleet_metrics
 from router.fleet.proof import keep_proving
 from router.fleet.view import add_cluster_route
@@ -162,4 +162,8 @@ def _settle_interpreter() -> None:
 
 
 def _connector(token: str) -> Connector:
-    return Connector(partial(GrpcPrefillClient, token=token), partial(GrpcDecodeClient, token=token))
+    messages = GenerationMessages()
+    return Connector(
+        partial(GrpcPrefillClient, token=token, messages=messages),
+        partial(GrpcDecodeClient, token=token, messages=messages),
+    )

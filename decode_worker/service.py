@@ -135,7 +135,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
                     session,
                     number,
                     order.reserve.generation,
-                    lambda generation, deadline_s: worker.reserve(generation, peer, session.router_id, deadline_s),
+                    lambda generation: worker.reserve(generation, peer, session.router_id, order.deadline_s),
                     lambda answer, ticket: answer.ticket.CopyFrom(ticket_to_wire(ticket)),
                 )
             case "generate":
@@ -143,7 +143,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
                     session,
                     number,
                     order.generate,
-                    lambda generation, deadline_s: worker.generate(generation, session.router_id, deadline_s),
+                    lambda generation: worker.generate(generation, session.router_id, order.deadline_s),
                     _fill_nothing,
                 )
             case "decode":
@@ -170,16 +170,16 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
         session: OrderSession,
         number: int,
         message: pb.Generation,
-        submit: Callable[[GenerateRequest, float], Future[Result]],
+        submit: Callable[[GenerateRequest], Future[Result]],
         fill: Callable[[pb.Answer, Result], None],
     ) -> None:
         """A request that is new here."""
-        generation, deadline_s = generation_from_wire(message), message.deadline_s
+        generation = generation_from_wire(message)
         engine = self._worker.engine
         session.start(
             number,
             generation.request_id,
-            lambda: submit(generation, deadline_s),
+            lambda: submit(generation),
             fill,
             # Compiled on no thread that others wait for; the step thread then finds it done.
             (lambda: engine.check_sampling(generation.sampling)) if generation.sampling.grammar else None,

@@ -111,7 +111,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
         """Carries out one order. Raises what it is refused with."""
         match order.WhichOneof("what"):
             case "prefill":
-                self._prefill(session, order.number, order.prefill)
+                self._prefill(session, order)
             case "cancel":
                 request_id = order.cancel.request_id
                 choice = order.cancel.choice if order.cancel.HasField("choice") else None
@@ -124,13 +124,13 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             case other:
                 raise BadRequest(f"a prefill worker does not take the order {other}")
 
-    def _prefill(self, session: OrderSession, number: int, message: pb.PrefillRequest) -> None:
+    def _prefill(self, session: OrderSession, order: pb.Order) -> None:
         """Reads a prompt; answered as soon as the first tokens are drawn, while the tail of the KV is on its way."""
-        worker, deadline_s = self._worker, message.generation.deadline_s
+        worker, message, deadline_s = self._worker, order.prefill, order.deadline_s
         generation = generation_from_wire(message.generation)
         ticket = ticket_from_wire(message.ticket) if message.HasField("ticket") else None
         session.start(
-            number,
+            order.number,
             generation.request_id,
             lambda: worker.submit(generation, ticket, deadline_s),
             _fill_answer,

@@ -171,13 +171,12 @@ class LogitBias(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "deadline_s", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
     NUM_CONTINUED_FIELD_NUMBER: _ClassVar[int]
@@ -187,12 +186,11 @@ class Generation(_message.Message):
     sampling: Sampling
     max_tokens: int
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    deadline_s: float
     min_tokens: int
     num_choices: int
     num_continued: int
     num_prompt_logprobs: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., deadline_s: _Optional[float] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s", "rule")
@@ -359,20 +357,22 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel")
+    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel", "deadline_s")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     number: int
     reserve: ReserveRequest
     decode: DecodeRequest
     generate: Generation
     prefill: PrefillRequest
     cancel: CancelRequest
-    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ...) -> None: ...
+    deadline_s: float
+    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class OrderBatch(_message.Message):
     __slots__ = ("orders",)

@@ -69,15 +69,14 @@ def zone_from_wire(message: pb.LandingZone) -> LandingZone:
     return LandingZone(message.base_address, message.num_slots, message.slot_bytes)
 
 
-def generation_to_wire(request: GenerateRequest, deadline_s: float) -> pb.Generation:
-    """The message of a request that a worker may work on for `deadline_s` seconds."""
+def generation_to_wire(request: GenerateRequest) -> pb.Generation:
+    """The message of a request."""
     return pb.Generation(
         request_id=request.request_id,
         prompt_token_ids=request.prompt_token_ids,
         sampling=_sampling_to_wire(request.sampling),
         max_tokens=request.stop.max_tokens,
         stop_token_ids=sorted(request.stop.stop_token_ids),
-        deadline_s=deadline_s,
         min_tokens=request.stop.min_tokens,
         num_choices=request.num_choices,
         num_continued=request.num_continued,

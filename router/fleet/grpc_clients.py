@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,13 +38,36 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 5.0
 """For calls that a worker answers without waiting for anything."""
 CONNECT_TIMEOUT_S = 60.0
+MAX_MESSAGES = 64
+"""Requests whose message is kept: as many as may be between their two workers at a time."""
+
+
+class GenerationMessages:
+    """The messages of the latest requests: both workers of a request get the same, and a long prompt takes long to write."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[GenerateRequest, pb.Generation]] = OrderedDict()
+
+    def of(self, request: GenerateRequest) -> pb.Generation:
+        """The request's message, not to be changed."""
+        kept = self._kept.get(request.request_id)
+        if kept is not None and kept[0] is request:
+            return kept[1]
+        message = generation_to_wire(request)
+        self._kept[request.request_id] = (request, message)
+        if len(self._kept) > MAX_MESSAGES:
+            self._kept.popitem(last=False)
+        return message
 
 
 class GrpcWorkerClient:
-    """The calls that both kinds of worker have."""
+    """The calls that both kinds of worker have. `messages` may be shared by the clients of one loop."""
 
-    def __init__(self, target: str, router_id: str, token: str = "") -> None:
+    def __init__(
+        self, target: str, router_id: str, token: str = "", messages: GenerationMessages | None = None
+    ) -> None:
         self.target = target
+        self._messages = messages or GenerationMessages()
         self._channel = open_channel(target, token)
         self._worker_stub = rpc.WorkerStub(self._channel)
         metadata = ((ROUTER_KEY, router_id),)
@@ -69,7 +93,7 @@ class GrpcWorkerClient:
 
     async def cancel(self, request_id: str, choice: int | None = None) -> None:
         """Ends a request, or one of its choices; unknown ones are ignored."""
-        await self._ask_at_once(cancel=pb.CancelRequest(request_id=request_id, choice=choice))
+        await self._ask_at_once(CALL_TIMEOUT_S, cancel=pb.CancelRequest(request_id=request_id, choice=choice))
 
     async def forget(self, worker: WorkerId) -> None:
         """Ends all transfers with a worker that is gone."""
@@ -102,12 +126,13 @@ class GrpcWorkerClient:
         await self._orders.close()
         await self._channel.close(grace=None)
 
-    async def _ask_at_once(self, **what: Any) -> None:
-        """An order that the worker answers without waiting: no answer in time is no worker."""
+    async def _ask_at_once(self, deadline_s: float, **what: Any) -> None:
+        """An order that the worker answers without waiting: no answer in time is no worker. `deadline_s` is the request's."""
         try:
-            await self._orders.ask(CALL_TIMEOUT_S, **what)
-        except DeadlineExceeded as error:
-            raise WorkerUnavailable(error.message) from None
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._orders.ask(deadline_s, **what)
+        except TimeoutError:
+            raise WorkerUnavailable(f"worker at {self.target} did not answer in time") from None
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
         """What comes besides answers."""
@@ -127,8 +152,10 @@ class GrpcWorkerClient:
 class GrpcPrefillClient(GrpcWorkerClient):
     """A prefill worker."""
 
-    def __init__(self, target: str, router_id: str, token: str = "") -> None:
-        super().__init__(target, router_id, token)
+    def __init__(
+        self, target: str, router_id: str, token: str = "", messages: GenerationMessages | None = None
+    ) -> None:
+        super().__init__(target, router_id, token, messages)
         self._stub = rpc.PrefillWorkerStub(self._channel)
 
     async def connect(self, decode_target: str) -> pb.ConnectReply:
@@ -144,7 +171,7 @@ class GrpcPrefillClient(GrpcWorkerClient):
     async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
         """Has the prompt read, and its KV shipped when there is a ticket."""
         message = pb.PrefillRequest(
-            generation=generation_to_wire(request, deadline_s),
+            generation=self._messages.of(request),
             ticket=ticket_to_wire(ticket) if ticket is not None else None,
         )
         reply = (await self._orders.ask(deadline_s, prefill=message)).prefill
@@ -155,8 +182,10 @@ class GrpcPrefillClient(GrpcWorkerClient):
 class GrpcDecodeClient(GrpcWorkerClient):
     """A decode worker, whose stream brings all its tokens for this router."""
 
-    def __init__(self, target: str, router_id: str, token: str = "") -> None:
-        super().__init__(target, router_id, token)
+    def __init__(
+        self, target: str, router_id: str, token: str = "", messages: GenerationMessages | None = None
+    ) -> None:
+        super().__init__(target, router_id, token, messages)
         self._inboxes: dict[str, TokenInbox] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -174,7 +203,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
     async def reserve(self, request: GenerateRequest, prefill_worker: WorkerId, deadline_s: float) -> Ticket:
         """Blocks and landing slots for the prompt's KV, once there are any."""
         message = pb.ReserveRequest(
-            generation=generation_to_wire(request, deadline_s), prefill_worker=worker_id_to_wire(prefill_worker)
+            generation=self._messages.of(request), prefill_worker=worker_id_to_wire(prefill_worker)
         )
         return ticket_from_wire((await self._orders.ask(deadline_s, reserve=message)).ticket)
 
@@ -189,7 +218,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
 
     async def generate(self, request: GenerateRequest, deadline_s: float) -> None:
         """Has the prompt read and the answer generated there."""
-        await self._ask_at_once(generate=generation_to_wire(request, deadline_s))
+        await self._ask_at_once(deadline_s, generate=self._messages.of(request))
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
         for prompt in delivery.prompts:

@@ -83,7 +83,7 @@ class OrderStream:
         self._waiting[number] = _Waiting(answered, time.monotonic() + deadline_s)
         if self._sweeper is None:
             self._sweep()
-        self._outgoing.append(pb.Order(number=number, **what))
+        self._outgoing.append(pb.Order(number=number, deadline_s=deadline_s, **what))
         self._wake.set()
         try:
             answer = await answered

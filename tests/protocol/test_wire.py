@@ -46,7 +46,7 @@ REQUESTS = st.builds(
     GenerateRequest,
     request_id=st.builds(new_request_id),
     prompt_token_ids=st.lists(TOKEN_IDS, min_size=1, max_size=20).map(tuple),
-    stop=st.builds(StopRule, st.integers(1, 10_000), st.frozensets(TOKEN_IDS, max_size=3)),
+    stop=st.builds(StopRule, st.integers(10, 10_000), st.frozensets(TOKEN_IDS, max_size=3), st.integers(0, 10)),
     sampling=st.builds(
         SamplingParams,
         temperature=st.floats(0, 2),
@@ -55,7 +55,15 @@ REQUESTS = st.builds(
         min_p=st.floats(0, 1),
         seed=st.integers(0, 2**63 - 1),
         num_logprobs=st.none() | st.integers(0, 20),
+        presence_penalty=st.floats(-2, 2),
+        frequency_penalty=st.floats(-2, 2),
+        repetition_penalty=st.floats(0.1, 10),
+        logit_bias=st.lists(st.tuples(TOKEN_IDS, st.floats(-100, 100)), max_size=3).map(tuple),
+        grammar=st.text(st.characters(codec="utf-8"), max_size=20),
     ),
+    num_choices=st.integers(1, 128),
+    num_continued=st.integers(0, 1),
+    num_prompt_logprobs=st.none() | st.integers(0, 20),
 )
 
 RULES = st.builds(
@@ -89,7 +97,7 @@ LAYOUT = KvLayout("model", 3, 2, 12, KvDtype.FLOAT32, 16)
 @given(REQUESTS)
 def test_a_request_crosses_unchanged(request: GenerateRequest) -> None:
     """Every field of a request is what it was, after serialisation too."""
-    raw = generation_to_wire(request, 1.0).SerializeToString()
+    raw = generation_to_wire(request).SerializeToString()
     assert generation_from_wire(pb.Generation.FromString(raw)) == request
 
 
