@@ -21,6 +21,7 @@ from transfer.codec.payload import (
     check_exact,
     check_finite,
     check_steps,
+    finish,
     read_exact,
     segment_offsets,
     write_exact,
@@ -82,7 +83,7 @@ class ChannelCodec:
                 values = _encode_values(coded.rows.read(layers, VALUE), _of_layers(parts.values, layers), limit)
                 parts.base[layers] = join_high_nibbles(keys, values)
                 _write_planes(join_low_nibbles(keys, values), coded, [plane[layers] for plane in parts.planes])
-        canvas.flush()
+        finish(plan, canvas)
 
     def check(self, plan: ChunkPlan, payload: memoryview) -> None:
         """Raises `BadChunk` for parameters and values that are not finite, and for negative steps."""
@@ -154,27 +155,30 @@ def _groups(num_tokens: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _encode_keys(rows: torch.Tensor, stored: Grid, limit: float) -> torch.Tensor:
-    codes = torch.empty(rows.shape, dtype=torch.uint8, device=rows.device)
-    for tokens, groups in _groups(rows.shape[1]):
-        grouped = split(rows[:, tokens], 1, groups.stop - groups.start)
-        grid = _fit(grouped, 2, limit)
-        stored.minimum[:, groups], stored.step[:, groups] = grid
-        codes[:, tokens] = refined_codes(grouped, grid).flatten(1, 2)
-    return codes
+    parts = [
+        (groups, split(rows[:, tokens], 1, groups.stop - groups.start)) for tokens, groups in _groups(rows.shape[1])
+    ]
+    extremes = [lowest_and_highest(grouped, 2) for _, grouped in parts]
+    lowest, highest = (torch.cat(several, 1) for several in zip(*extremes, strict=True))
+    grid = _fit(lowest, highest, stored, limit)
+    codes = [
+        refined_codes(grouped, Grid(grid.minimum[:, groups], grid.step[:, groups])).flatten(1, 2)
+        for groups, grouped in parts
+    ]
+    return torch.cat(codes, 1)
 
 
 def _encode_values(rows: torch.Tensor, stored: Grid, limit: float) -> torch.Tensor:
     heads = split(rows, 2, stored.minimum.shape[2])
-    grid = _fit(heads, 3, limit)
+    return refined_codes(heads, _fit(*lowest_and_highest(heads, 3), stored, limit)).flatten(2)
+
+
+def _fit(lowest: torch.Tensor, highest: torch.Tensor, stored: Grid, limit: float) -> Grid:
+    grid = fit_grid(lowest, highest)
     stored.minimum.copy_(grid.minimum)
     stored.step.copy_(grid.step)
-    return refined_codes(heads, grid).flatten(2)
-
-
-def _fit(values: torch.Tensor, dim: int, limit: float) -> Grid:
-    lowest, highest = lowest_and_highest(values, dim)
-    grid = fit_grid(lowest, highest)
-    require_within(lowest, highest, limit)
+    if limit < torch.inf:
+        require_within(lowest, highest, limit)
     return grid
 
 

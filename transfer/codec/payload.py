@@ -12,12 +12,10 @@ from protocol.errors import BadChunk
 from protocol.layout import KvDtype
 from transfer.codec.codec import ChunkPlan
 from transfer.codec.pool_view import PoolView
-from transfer.codec.quantise import to_16_bits
+from transfer.codec.quantise import is_finite, require_finite, to_16_bits
 from transfer.codec.rows import KEY, VALUE, TokenRows
 from transfer.codec.sizes import padded, row_elements
 from transfer.codec.tiers import TIER_16_BITS
-
-_EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 
 
 class Canvas:
@@ -40,6 +38,18 @@ class Canvas:
     def array(self, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """Part of the payload, in place."""
         return self._raw[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(*shape)
+
+
+def parameters(plan: ChunkPlan, canvas: Canvas) -> torch.Tensor:
+    """All scales of a lossy chunk, of whatever kind: float16."""
+    return canvas.array(plan.sizes.scales_offset, torch.float16, (plan.sizes.scale_bytes // torch.float16.itemsize,))
+
+
+def finish(plan: ChunkPlan, canvas: Canvas) -> None:
+    """Ends a chunk that was written. Raises `TransferError` when it came from values that cannot be sent."""
+    # Once a chunk rather than at each layer: a value that is not finite shows in its grid or scale.
+    require_finite(parameters(plan, canvas))
+    canvas.flush()
 
 
 def segment_offsets(plan: ChunkPlan) -> list[int]:
@@ -97,6 +107,5 @@ def check_steps(name: str, steps: torch.Tensor) -> None:
 
 def check_finite(name: str, numbers: torch.Tensor) -> None:
     """Raises `BadChunk` when one of these 16-bit numbers is infinite or not a number."""
-    exponent = _EXPONENTS[numbers.dtype]
-    if numbers.numel() and bool((numbers.view(torch.int16).bitwise_and(exponent) == exponent).any()):
+    if not is_finite(numbers):
         raise BadChunk(f"{name}: one is not finite")

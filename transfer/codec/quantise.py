@@ -21,6 +21,7 @@ LEVELS = 15
 """The highest 4-bit code: a step is the range over this."""
 MAX_8_BITS, MAX_4_BITS, MAX_FP8 = 127.0, 7.0, 448.0
 _LEAST_MAGNITUDE = 1e-8
+_EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 _FINEST = 16
 """Parts of a step that four planes tell apart."""
 
@@ -35,20 +36,17 @@ class Grid(NamedTuple):
 def fit_grid(lowest: torch.Tensor, highest: torch.Tensor) -> Grid:
     """The grid of 16 codes that holds all values between two float32 tensors. A step is 0 where one code is exact.
 
-    Raises `TransferError` for NaN, infinity, and what float16 cannot hold.
+    NaN, infinity, and what float16 cannot hold, make a grid that is not finite: see `require_finite`.
     """
     minimum = _half_below(lowest)
-    step = _half_above((highest - minimum.float()) / LEVELS)
-    _require_finite(minimum, step)
-    return Grid(minimum, step)
+    return Grid(minimum, _half_above((highest - minimum.float()) / LEVELS))
 
 
 def fit_scale(magnitude: torch.Tensor, max_code: float) -> torch.Tensor:
-    """float16 scales, by which values up to `magnitude` (float32) become codes up to `max_code`. Raises as `fit_grid`."""
-    # `clamp` keeps NaN, so that it is found.
-    scale = _half_above(magnitude.clamp(min=_LEAST_MAGNITUDE) / max_code)
-    _require_finite(scale)
-    return scale
+    """float16 scales, by which values up to `magnitude` (float32) become codes up to `max_code`. As `fit_grid`, they are
+    not finite where they cannot be.
+    """
+    return _half_above(magnitude.clamp(min=_LEAST_MAGNITUDE) / max_code)  # `clamp` keeps NaN
 
 
 def refined_codes(values: torch.Tensor, grid: Grid) -> torch.Tensor:
@@ -125,12 +123,16 @@ def require_within(lowest: torch.Tensor, highest: torch.Tensor, limit: float) ->
         raise TransferError(f"the KV holds NaN, infinity, or values beyond {limit:g}: it is not sent lossily")
 
 
-def _require_finite(*tensors: torch.Tensor) -> None:
-    for one in tensors:
-        if not bool(torch.isfinite(one).all()):
-            raise TransferError(
-                "the KV holds NaN, infinity, or values that float16 cannot hold: it is not sent lossily"
-            )
+def require_finite(parameters: torch.Tensor) -> None:
+    """Raises `TransferError` unless all float16 grids or scales of a chunk are numbers."""
+    if not is_finite(parameters):
+        raise TransferError("the KV holds NaN, infinity, or values that float16 cannot hold: it is not sent lossily")
+
+
+def is_finite(numbers: torch.Tensor) -> bool:
+    """Whether none of some 16-bit numbers is infinite or not a number: those have all bits of the exponent."""
+    exponent = _EXPONENTS[numbers.dtype]
+    return not bool((numbers.view(torch.int16).bitwise_and(exponent) == exponent).any())
 
 
 def _half_below(values: torch.Tensor) -> torch.Tensor:

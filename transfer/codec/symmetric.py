@@ -18,7 +18,7 @@ from protocol.layout import KvDtype, KvLayout
 from protocol.wire_rule import WireCodec
 from transfer.codec.bits import join_low_nibbles, split_nibbles
 from transfer.codec.codec import ChunkPlan
-from transfer.codec.payload import Canvas, check_exact, check_steps, read_exact, segment_offsets, write_exact
+from transfer.codec.payload import Canvas, check_exact, check_steps, finish, read_exact, segment_offsets, write_exact
 from transfer.codec.pool_view import PoolView
 from transfer.codec.quantise import (
     MAX_4_BITS,
@@ -103,7 +103,7 @@ class SymmetricCodec:
                 for which in (KEY, VALUE)
             )
             packed[layers] = join_low_nibbles(keys, values)
-        canvas.flush()
+        finish(plan, canvas)
 
     def check(self, plan: ChunkPlan, payload: memoryview) -> None:
         """Raises `BadChunk` for scales that are not finite or negative, and for values that are not finite."""
@@ -158,7 +158,8 @@ def _scaled(tier: _Tier, layers: slice, which: int, max_code: float, limit: floa
     heads = split(tier.rows.read(layers, which), 2, tier.scales.shape[3])
     magnitude = largest_magnitude(heads, 3)
     scale = fit_scale(magnitude, max_code)
-    require_within(-magnitude, magnitude, limit)
+    if limit < torch.inf:
+        require_within(-magnitude, magnitude, limit)
     tier.scales[layers, which].index_copy_(1, tier.places, scale)
     return heads, scale
 
