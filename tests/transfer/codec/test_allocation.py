@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.errors import ConfigError, TransferError
 from protocol.layout import KvDtype, KvLayout
 from protocol.wire_rule import WireCodec, WireRule
-from tests.transfer.codec.pools import LAYOUT, rule_of
+from tests.transfer.codec.pools import rule_of
 from transfer.codec.allocation import Scores, TierPolicy, allocate, paper_tier_counts, spectrum_tiers
 from transfer.codec.budget import (
     TokenSpan,
@@ -106,14 +106,14 @@ def test_what_matters_more_has_no_fewer_bits(demand: tuple[WireRule, TokenSpan, 
 
 
 def test_planes_go_where_they_save_most() -> None:
-    """A token that matters 16 times as much as the others gets three planes before they get one."""
+    """A token that matters 17 times as much gets three planes before the others get one, its fourth after them."""
     scores = np.ones(64, dtype=np.float32)
-    scores[7] = 16.5
-    rule = rule_of(WireCodec.CHANNEL)
-    three = sizes_of(LAYOUT, rule, (0, 0, 0, 1, 0, 0, 63, 0)).chunk_bytes
-    tiers = allocate(LAYOUT, rule, TokenSpan(0, 64), scores, max_bytes=three)
-    assert tiers[7] == 3
-    assert np.all(np.delete(tiers, 7) >= 5)
+    scores[7] = 17
+    for counts, others in (((0, 0, 0, 1, 0, 0, 63, 0), 6), ((0, 0, 0, 1, 0, 63, 0, 0), 5)):
+        limit = sizes_of(DEMO, rule_of(WireCodec.CHANNEL), counts).chunk_bytes
+        tiers = allocate(DEMO, rule_of(WireCodec.CHANNEL), TokenSpan(0, 64), scores, limit)
+        assert tiers[7] == 3
+        assert np.all(np.delete(tiers, 7) == others)
 
 
 def test_without_int4_the_floor_is_8_bits() -> None:
