@@ -59,6 +59,7 @@ proto: $(STAMP)  ## generate the protobuf code again
 bench: $(STAMP)  ## the benchmarks that need no running server; JSON on the last line of each
 	@$(BIN)/python -m benchmarks.engine_step --model $(MODEL) --threads 1
 	@$(BIN)/python -m benchmarks.transfer_bandwidth
+	@$(BIN)/python -m benchmarks.router_load --model $(MODEL)
 	@$(BIN)/python -m benchmarks.footprint $(MODEL)
 
 clean:  ## remove the virtual environment and caches (not the downloaded models)
