@@ -24,6 +24,7 @@ from transfer.codec.tiers import (
     TIER_8_BITS,
     TIER_16_BITS,
     TIER_NATIVE,
+    Tiers,
     read_map,
     tier_counts,
     uniform,
@@ -66,9 +67,8 @@ def pack(plan: ChunkPlan, source: PoolView | None, slot: memoryview) -> int:
     sizes, num_bytes = plan.sizes, plan.sizes.chunk_bytes
     if num_bytes > len(slot):
         raise TransferError(f"a chunk of {num_bytes} bytes does not fit into a slot of {len(slot)}")
-    counts = tier_counts(plan.tiers)
     header = ChunkHeader(
-        plan.identity, plan.codec.code, counts, sizes.map_bytes, sizes.scale_bytes, sizes.payload_bytes
+        plan.identity, plan.codec.code, plan.counts, sizes.map_bytes, sizes.scale_bytes, sizes.payload_bytes
     )
     slot[:HEADER_BYTES] = header.to_bytes()
     payload = slot[HEADER_BYTES:num_bytes]
@@ -129,13 +129,21 @@ def _checked_plan(layout: KvLayout, header: ChunkHeader, codec: Codec, payload: 
     must_equal("map bytes", header.map_bytes, sizes.map_bytes)
     must_equal("scale bytes", header.scale_bytes, sizes.scale_bytes)
     must_equal("payload length", header.payload_bytes, sizes.payload_bytes)
-    raw = bytes(payload[: sizes.map_bytes])
+    tiers = _checked_map(bytes(payload[: sizes.map_bytes]), counts)
+    if any(payload[start:end] != bytes(end - start) for start, end in _gaps(sizes)):
+        raise BadChunk("padding: it is not zero")
+    return ChunkPlan(codec, layout, header.identity, tiers, counts, sizes)
+
+
+def _checked_map(raw: bytes, counts: tuple[int, ...]) -> Tiers:
+    num_tokens = sum(counts)
+    if counts[TIER_NATIVE] == num_tokens:  # by far the most common, and the quickest to look at
+        must_equal("precision map", raw, bytes(len(raw)))
+        return uniform(num_tokens, TIER_NATIVE)
     tiers = read_map(raw, num_tokens)
     if int(tiers.max()) >= NUM_TIERS or tier_counts(tiers) != counts or write_map(tiers) != raw:
         raise BadChunk("precision map: it does not agree with the tier counts")
-    if any(any(payload[start:end]) for start, end in _gaps(sizes)):
-        raise BadChunk("padding: it is not zero")
-    return ChunkPlan(codec, layout, header.identity, tiers, sizes)
+    return tiers
 
 
 def _check_promise(plan: ChunkPlan, rule: WireRule) -> None:

@@ -16,18 +16,20 @@ from transfer.codec.tiers import Tiers, tier_counts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkPlan:
-    """What a chunk's payload is made of: `tiers` has one code for each of the identity's tokens."""
+    """What a chunk's payload is made of: `tiers` has one code for each of the identity's tokens, `counts` their numbers."""
 
     codec: Codec
     layout: KvLayout
     identity: ChunkIdentity
     tiers: Tiers
+    counts: tuple[int, ...]
     sizes: PayloadSizes
 
     @classmethod
     def of(cls, codec: Codec, layout: KvLayout, identity: ChunkIdentity, tiers: Tiers) -> ChunkPlan:
         """The plan of a chunk whose tokens have these tiers."""
-        return cls(codec, layout, identity, tiers, codec.sizes(layout, identity.wire_dtype, tier_counts(tiers)))
+        counts = tier_counts(tiers)
+        return cls(codec, layout, identity, tiers, counts, codec.sizes(layout, identity.wire_dtype, counts))
 
 
 class Codec(Protocol):

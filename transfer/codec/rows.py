@@ -1,6 +1,6 @@
 """Chosen tokens of a chunk as float32 rows of a pool, a few layers at a time, and back. Knows pools, not codes or bytes.
 
-On a CPU one layer at a time keeps every intermediate in the caches; on a GPU all layers go at once, in few kernels.
+On a CPU as many layers go at once as keep every intermediate in its caches; on a GPU all do, in few kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from transfer.codec.format import ChunkIdentity
 from transfer.codec.pool_view import PoolView
 
 KEY, VALUE = 0, 1
+_CACHED_ELEMENTS = 300_000
 
 TORCH_DTYPES = {
     KvDtype.FLOAT32: torch.float32,
@@ -35,8 +36,9 @@ class TokenRows:
 
     def blocks(self) -> Iterator[slice]:
         """Layers that are read or written together; each layer once."""
-        num_layers = self._flat.shape[0]
-        at_once = 1 if self._flat.device.type == "cpu" else num_layers
+        num_layers, _, _, row = self._flat.shape
+        wanted = _CACHED_ELEMENTS // max(1, len(self._slots) * row)
+        at_once = max(1, min(num_layers, wanted)) if self._flat.device.type == "cpu" else num_layers
         return (slice(first, first + at_once) for first in range(0, num_layers, at_once))
 
     def read(self, layers: slice, which: int) -> torch.Tensor:

@@ -46,5 +46,7 @@ def write_map(tiers: Tiers) -> bytes:
 
 def read_map(raw: bytes | memoryview, num_tokens: int) -> Tiers:
     """The tiers in an unpadded map; codes may be any of 0 to 15."""
-    halves = np.frombuffer(raw, dtype=np.uint8)
-    return np.stack([halves & 0xF, halves >> 4], axis=1).ravel()[:num_tokens]
+    both = np.frombuffer(raw, dtype=np.uint8)
+    halves = np.empty(2 * len(both), dtype=np.uint8)
+    halves[0::2], halves[1::2] = both & 0xF, both >> 4
+    return halves[:num_tokens]
