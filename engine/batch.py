@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from protocol.errors import KvferryError
 from protocol.request import PromptLogprobs, SamplingParams, TokenLogprobs
+
+TokenImportance: TypeAlias = npt.NDArray[np.float32]
+"""`[end]`: one number a cached position, not negative, 1 in all (see `engine.attention.importance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class SequenceSlice:
     `token_ids` (at least one) go to positions `start, start + 1, ...`; the KV of all earlier positions is in the cache.
     `block_ids` is the sequence's block table and covers `start + len(token_ids)` positions. For each of `draws` one token
     that follows the last of `token_ids` is drawn, several for a prompt with several answers; none marks a chunk that is
-    not the prompt's last.
+    not the prompt's last. `wants_importance` asks how much the cached positions matter to the slice's last tokens.
     """
 
     request_id: str
@@ -52,6 +59,7 @@ class SequenceSlice:
     block_ids: Sequence[int]
     draws: tuple[Draw, ...] = ()
     scoring: PromptScoring | None = None
+    wants_importance: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -91,9 +99,11 @@ class StepResult:
     """One token for each draw, in the order of slices and draws; `prompt_logprobs` by request of the slices with `scoring`,
     one entry for each of their targets.
 
-    `failures` holds by request why its draws could not be made: none of them has a token, and the request must end.
+    `importance` has, by request of the slices that want it, the attention that the slice's last tokens pay to each cached
+    position. `failures` holds by request why its draws could not be made: none of them has a token, and the request must end.
     """
 
     tokens: tuple[SampledToken, ...]
     prompt_logprobs: Mapping[str, PromptLogprobs] = field(default_factory=dict)
     failures: Mapping[str, KvferryError] = field(default_factory=dict)
+    importance: Mapping[str, TokenImportance] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One engine step: a batch of plain values in, one sampled token for each draw out, and scores of prompts on request.
+"""One engine step: a batch of plain values in, one sampled token for each draw out; scores and importance on request.
 
 Mixes prefill chunks and decodes in one forward pass. Owns the model and the cache's memory; who owns which block is the
 scheduler's business.
@@ -7,11 +7,13 @@ scheduler's business.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
-from engine.attention.interface import AttentionBackend, build_metadata
-from engine.batch import Draw, SampledToken, SequenceSlice, StepBatch, StepResult
+from engine.attention.importance import ObservedAttention
+from engine.attention.interface import AttentionBackend, StepAttention, build_metadata
+from engine.batch import Draw, SampledToken, SequenceSlice, StepBatch, StepResult, TokenImportance
 from engine.cuda_graphs import DecodeGraphs
 from engine.decoder import Decoder
 from engine.draw_plan import DrawPlan, plan_draws
@@ -86,7 +88,8 @@ class Engine:
         self.cache.copy_block(source, target)
 
     def step(self, batch: StepBatch) -> StepResult:
-        """Stores the KV of all new tokens, draws a token for each draw and scores the prompts of slices with `scoring`.
+        """Stores the KV of all new tokens, draws a token for each draw, scores the prompts of slices with `scoring`, and
+        looks at the attention of slices that want importance.
 
         Raises before anything is computed: `PromptTooLong` for a position outside the model's context, `BadRequest`
         for a token id outside its vocabulary, `KvferryError` for a batch that contradicts itself. A draw that cannot be
@@ -97,37 +100,41 @@ class Engine:
         self._check(batch)
         plan = plan_draws(batch, self._rule)
         with torch.inference_mode():
-            logits, scored = self._run(batch, plan.rows, _scored_rows(batch))
-            tokens = () if logits is None else self._draw(plan, logits)
-            return StepResult(tokens, self._score(batch, scored), plan.failures)
+            done = self._run(batch, plan.rows, _scored_rows(batch))
+            tokens = () if done.logits is None else self._draw(plan, done.logits)
+            return StepResult(tokens, self._score(batch, done.hidden), plan.failures, done.importance)
 
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """Float32 logits `[T, vocab_size]` of all tokens of the batch, whose KV is stored as in `step`."""
         self._check(batch)
         with torch.inference_mode():
-            logits, _ = self._run(batch, None, []) if batch.slices else (None, None)
+            logits = self._run(batch, None, []).logits if batch.slices else None
         if logits is None:
             raise KvferryError("a batch without tokens has no logits")
         return logits
 
-    def _run(
-        self, batch: StepBatch, rows: list[int] | None, scored: list[int]
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Logits of `rows` (of all tokens if None), or None when there are none, and the hidden states of the rows in
-        `scored`, whose logits together may be more than memory holds.
+    def _run(self, batch: StepBatch, rows: list[int] | None, scored: list[int]) -> _Computed:
+        """Logits of `rows` (of all tokens if None), and the hidden states of the rows in `scored`, whose logits together
+        may be more than memory holds.
         """
         device = self._decoder.device
         token_ids = torch.tensor([token for part in batch.slices for token in part.token_ids], device=device)
         metadata = build_metadata(batch, self.layout.block_size, device)
         # A batch whose every token is asked for (a decode) needs no selection.
         is_all = rows is None or (len(rows) == batch.num_tokens and not scored)
-        if is_all and self._graphs is not None and self._graphs.can_run(metadata):
-            return self._graphs.run(token_ids, metadata), None
-        attention = self._attention.begin(metadata, self.cache)
+        watched = [index for index, part in enumerate(batch.slices) if part.wants_importance]
+        if is_all and not watched and self._graphs is not None and self._graphs.can_run(metadata):
+            return _Computed(self._graphs.run(token_ids, metadata))
+        attention: StepAttention = self._attention.begin(metadata, self.cache)
+        if watched:
+            attention = observed = ObservedAttention(attention, self.cache, self.config, metadata, watched)
         wanted = None if is_all else torch.tensor([*(rows or ()), *scored], dtype=torch.int64, device=device)
         hidden = self._decoder.hidden(token_ids, metadata.positions, attention, wanted)
         num_drawn = hidden.shape[0] - len(scored)
-        return self._decoder.logits(hidden[:num_drawn]) if num_drawn else None, hidden[num_drawn:]
+        logits = self._decoder.logits(hidden[:num_drawn]) if num_drawn else None
+        importance = observed.importance() if watched else {}
+        named = {batch.slices[index].request_id: found for index, found in importance.items()}
+        return _Computed(logits, hidden[num_drawn:], named)
 
     def _rule(self, request_id: str, draw: Draw) -> RuledRow | None:
         if not has_rules(draw):
@@ -187,6 +194,15 @@ class Engine:
             raise KvferryError(f"request {part.request_id}: {len(targets)} targets for {part.num_tokens} tokens")
         if targets:
             self.check_tokens(targets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """What a forward pass leaves: `logits` (None when none were asked for), hidden states of scored rows, importance."""
+
+    logits: torch.Tensor | None
+    hidden: torch.Tensor | None = None
+    importance: dict[str, TokenImportance] = field(default_factory=dict)
 
 
 def _scored_rows(batch: StepBatch) -> list[int]:
