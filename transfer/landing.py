@@ -113,6 +113,7 @@ class Receiver:
                 chunk_tokens=chunk_tokens,
                 dtype=self._peers[request.prefill_worker],
                 lease_s=self.config.lease_s,
+                rule=self.config.rule,
             )
             self._open[generation] = _Landing(ticket, request.block_ids, now + self.config.lease_s)
         self.commands.bell.set()
@@ -139,7 +140,7 @@ class Receiver:
         dtype = self._peers.get(worker)
         if dtype is None:
             raise NotConnected(f"{worker} is not connected to {self.worker}")
-        return self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes)
+        return self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes, self.config.rule)
 
     def forget(self, worker: WorkerId) -> Future[None]:
         """Ends all that a worker had open. Call it only when that incarnation is gone and cannot write any more."""

@@ -10,6 +10,7 @@ from protocol.errors import KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout
 from protocol.ticket import Ticket
+from protocol.wire_rule import LOSSLESS, WireRule
 
 
 class Unpacker(Protocol):
@@ -17,8 +18,8 @@ class Unpacker(Protocol):
 
     layout: KvLayout
 
-    def chunk_tokens(self, dtype: KvDtype, slot_bytes: int) -> int:
-        """Most tokens of one chunk that fits into a slot. Raises `ConfigError` when not even one block does."""
+    def chunk_tokens(self, dtype: KvDtype, slot_bytes: int, rule: WireRule = LOSSLESS) -> int:
+        """Most tokens of one chunk that fits into a slot by `rule`. Raises `ConfigError` when not even one block does."""
         ...
 
     def unpack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> None:
@@ -31,11 +32,15 @@ class Unpacker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LandingConfig:
-    """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again."""
+    """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again.
+
+    `rule` is how KV is to be written on its way here.
+    """
 
     window_slots: int = 4
     lease_s: float = 10.0
     revoke_again_s: float = 1.0
+    rule: WireRule = LOSSLESS
 
 
 @dataclass(frozen=True, slots=True)

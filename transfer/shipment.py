@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from protocol.errors import KvferryError, TransferError
 from protocol.ticket import Ticket
 from transfer.frames import Frame
+from transfer.shipping_contract import ImportanceScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Shipment:
     def __init__(self, ticket: Ticket, now: float) -> None:
         self.ticket = ticket
         self.block_ids: Sequence[int] = ()
+        self.importance: ImportanceScores | None = None
         self.error: KvferryError | None = None
         self.moved_at = now
         self.renew_at = now  # at once: part of the lease may have been spent on the way here
@@ -72,10 +74,12 @@ class Shipment:
         """Whether only the decode worker can move this on: chunks are out, or all its slots are."""
         return bool(self._unanswered)
 
-    def computed(self, num_tokens: int, block_ids: Sequence[int]) -> None:
-        """The KV of tokens `[0, num_tokens)` is in the cache, in these blocks."""
+    def computed(self, num_tokens: int, block_ids: Sequence[int], importance: ImportanceScores | None = None) -> None:
+        """The KV of tokens `[0, num_tokens)` is in the cache, in these blocks. The newest `importance` counts."""
         self._num_computed = max(self._num_computed, num_tokens)
         self.block_ids = block_ids
+        if importance is not None:
+            self.importance = importance
 
     def next_due(self) -> ChunkDue | None:
         """The next chunk that is computed and has a slot to go to; it counts as under way from now on."""

@@ -8,11 +8,9 @@ that are still in flight stay lent until the transport says that they are termin
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import (
@@ -29,21 +27,12 @@ from protocol.ticket import Ticket
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
-from transfer.planner.link import LinkEstimate
+from transfer.outbox import Destination, Outbox
 from transfer.shipment import ChunkDue, Shipment, SpentTickets
-from transfer.shipping_contract import Packer, ShipmentEnded, ShippingConfig
-from transfer.slots import SlotPool
-from transfer.transport import PeerAddress, Transport, Write, WriteRequest, WriteState
+from transfer.shipping_contract import ImportanceScores, Packer, ShipmentEnded, ShippingConfig
+from transfer.transport import PeerAddress, Transport
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _InFlight:
-    write: Write
-    owner: int
-    key: tuple[str, int]
-    posted_at: float
 
 
 class Sender:
@@ -60,25 +49,24 @@ class Sender:
         self.worker = worker
         self.commands = CommandQueue()
         self.config = config or ShippingConfig()
-        self.slots = SlotPool(arena.num_slots)
         self.on_ended: Callable[[], None] = lambda: None
-        self.links: dict[WorkerId, LinkEstimate] = {}
         self.num_stale_frames = 0
         self._transport = transport
         self._arena = arena
+        self._outbox = Outbox(transport, arena)
+        self.slots = self._outbox.slots
+        self.links = self._outbox.links
         self._packer = packer
-        self._next_owner = 0
         self._open: dict[tuple[str, int], Shipment] = {}
         self._closing: dict[tuple[str, int], Ticket] = {}
         self._spent = SpentTickets()
         self._peers: set[WorkerId] = set()
-        self._in_flight: list[_InFlight] = []
         self._ended: deque[ShipmentEnded] = deque()
 
     @property
     def is_active(self) -> bool:
         """Whether a ticket is open or a write in flight."""
-        return bool(self._open or self._closing or self._in_flight)
+        return bool(self._open or self._closing or self._outbox.busy_keys)
 
     def address(self) -> PeerAddress:
         """How peers reach this side."""
@@ -96,13 +84,18 @@ class Sender:
         """Takes a ticket on: it is kept alive from now on, and must be ended by its chunks or by `abort`."""
         self.commands.post(lambda: self._start(ticket, now))
 
-    def computed(self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int]) -> None:
-        """The KV of tokens `[0, num_tokens)` is in the cache, in `block_ids`; it is shipped while the caller goes on."""
-        self.commands.post(lambda: self._progress(ticket, num_tokens, block_ids))
+    def computed(
+        self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int], importance: ImportanceScores | None = None
+    ) -> None:
+        """The KV of tokens `[0, num_tokens)` is in the cache, in `block_ids`; it is shipped while the caller goes on.
+
+        `importance` `[num_tokens]` is for what is packed from now on, where the ticket's rule asks for it.
+        """
+        self._tell_shipment(ticket, lambda one: one.computed(num_tokens, block_ids, importance))
 
     def abort(self, ticket: Ticket, error: KvferryError) -> None:
         """Gives a ticket up, if it is still open; its `ShipmentEnded` follows."""
-        self.commands.post(lambda: self._fail(ticket, error))
+        self._tell_shipment(ticket, lambda one: one.fail(error))
 
     def take_ended(self) -> list[ShipmentEnded]:
         """Tickets that have ended since the last call."""
@@ -133,7 +126,7 @@ class Sender:
             except BadChunk as error:
                 log.warning("a tag from %s is not ours: %s", peer, error)
                 self.num_stale_frames += 1
-        num_done += self._settle_writes(now)
+        num_done += self._settle_writes()
         for shipment in list(self._open.values()):
             num_done += self._post_one(shipment, now)
             self._keep_or_end(shipment, now)
@@ -157,15 +150,12 @@ class Sender:
             )
         self._open[shipment.key] = shipment
 
-    def _progress(self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int]) -> None:
-        shipment = self._open.get(_key(ticket))
-        if shipment is not None:
-            shipment.computed(num_tokens, block_ids)
+    def _tell_shipment(self, ticket: Ticket, act: Callable[[Shipment], None]) -> None:
+        def run() -> None:
+            if (shipment := self._open.get(_key(ticket))) is not None:
+                act(shipment)
 
-    def _fail(self, ticket: Ticket, error: KvferryError) -> None:
-        shipment = self._open.get(_key(ticket))
-        if shipment is not None:
-            shipment.fail(error)
+        self.commands.post(run)
 
     def _take(self, peer: WorkerId, frame: Frame, now: float) -> None:
         key = (str(peer), frame.generation)
@@ -189,24 +179,11 @@ class Sender:
         elif key not in self._closing:
             self._tell(peer, Frame(FrameKind.CLOSED, frame.request_id, frame.generation))
 
-    def _settle_writes(self, now: float) -> int:
-        still: list[_InFlight] = []
-        for one in self._in_flight:
-            state = self._transport.state(one.write)
-            if state is WriteState.PENDING:
-                still.append(one)
-                continue
-            self.slots.free(one.owner)
-            request = one.write.request
-            if state is WriteState.DONE:
-                seconds = time.monotonic() - one.posted_at
-                self.links[request.peer] = self.links.get(request.peer, LinkEstimate()).sample(
-                    request.num_bytes, seconds
-                )
-            elif (shipment := self._open.get(one.key)) is not None:
-                shipment.fail(TransferError(f"a write to {request.peer} failed"))
-        num_settled = len(self._in_flight) - len(still)
-        self._in_flight = still
+    def _settle_writes(self) -> int:
+        num_settled, failed = self._outbox.settle()
+        for key in failed:
+            if (shipment := self._open.get(key)) is not None:
+                shipment.fail(TransferError(f"a write to {shipment.ticket.decode_worker} failed"))
         return num_settled
 
     def _post_one(self, shipment: Shipment, now: float) -> int:
@@ -229,19 +206,14 @@ class Sender:
 
     def _post(self, shipment: Shipment, due: ChunkDue) -> None:
         ticket = shipment.ticket
-        owner = self._next_owner
-        self._next_owner += 1
-        (local_slot,) = self.slots.lend(owner, 1)
-        try:
-            size = self._packer.pack(ticket, due.chunk, shipment.block_ids, self._arena.slot(local_slot))
-            tag = Frame(FrameKind.CHUNK, ticket.request_id, ticket.generation, due.chunk, due.slot, size).to_bytes()
-            posted_at = time.monotonic()
-            write = self._transport.write(WriteRequest(ticket.decode_worker, local_slot, due.slot, size, tag))
-        except Exception:
-            self.slots.free(owner)
-            raise
-        self._in_flight.append(_InFlight(write, owner, shipment.key, posted_at))
-        shipment.num_bytes += size
+
+        def fill(slot: memoryview) -> tuple[int, bytes]:
+            size = self._packer.pack(ticket, due.chunk, shipment.block_ids, slot, shipment.importance)
+            return size, Frame(
+                FrameKind.CHUNK, ticket.request_id, ticket.generation, due.chunk, due.slot, size
+            ).to_bytes()
+
+        shipment.num_bytes += self._outbox.send(Destination(shipment.key, ticket.decode_worker, due.slot), fill)
 
     def _keep_or_end(self, shipment: Shipment, now: float) -> None:
         ticket = shipment.ticket
@@ -265,7 +237,7 @@ class Sender:
 
     def _finish_closing(self) -> None:
         """Says CLOSED for given-up tickets none of whose writes is in flight any more."""
-        busy = {one.key for one in self._in_flight}
+        busy = self._outbox.busy_keys
         for key, ticket in list(self._closing.items()):
             if key not in busy:
                 del self._closing[key]
@@ -280,7 +252,7 @@ class Sender:
     def _forget(self, worker: WorkerId) -> None:
         self._peers.discard(worker)
         self._transport.disconnect(worker)
-        self.links.pop(worker, None)
+        self._outbox.forget(worker)
         for shipment in list(self._open.values()):
             if shipment.ticket.decode_worker == worker:
                 shipment.fail(WorkerUnavailable(f"{worker} is gone"))

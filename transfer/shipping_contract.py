@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from protocol.errors import KvferryError
 from protocol.ticket import Ticket
+
+ImportanceScores: TypeAlias = npt.NDArray[np.float32]
+"""One number a token, from token 0 on: a larger one matters more. Finite, not negative, and never changed."""
 
 
 class Packer(Protocol):
     """Writes a chunk of the cache as it crosses."""
 
-    def pack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> int:
-        """Packs the chunk into `slot` and returns its length in bytes."""
+    def pack(
+        self,
+        ticket: Ticket,
+        chunk: int,
+        block_ids: Sequence[int],
+        slot: memoryview,
+        importance: ImportanceScores | None = None,
+    ) -> int:
+        """Packs the chunk into `slot` by the ticket's rule and returns its length in bytes.
+
+        `importance`, where it is given, reaches at least to the chunk's end; a lossless transfer has no use for it.
+        """
         ...
 
 

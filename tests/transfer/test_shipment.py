@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,19 @@ def test_only_whole_computed_chunks_go() -> None:
     assert shipment.next_due() is None
     shipment.computed(6, (0, 1))
     assert shipment.next_due() == ChunkDue(1, 3)
+
+
+def test_the_newest_importance_stays() -> None:
+    """Progress that brings none leaves what is known; what is new replaces it."""
+    shipment = Shipment(ticket(6), now=0.0)
+    shipment.computed(3, (0,))
+    assert shipment.importance is None
+    first, second = np.ones(4, dtype=np.float32), np.ones(6, dtype=np.float32)
+    shipment.computed(4, (0,), first)
+    shipment.computed(5, (0, 1))
+    assert shipment.importance is first
+    shipment.computed(6, (0, 1), second)
+    assert shipment.importance is second
 
 
 def test_the_window_bounds_what_is_out() -> None:

@@ -69,7 +69,7 @@ def paper_positional(num_tokens: int, num_sinks: int = 4) -> Scores:
     return ((scores - low) / (high - low) if high > low else scores).astype(np.float32)
 
 
-def given_scores(importance: Sequence[float], span: TokenSpan) -> Scores:
+def given_scores(importance: Sequence[float] | Scores, span: TokenSpan) -> Scores:
     """The part of a prompt's scores that belongs to a chunk. Raises `TransferError` when they end before it does."""
     if len(importance) < span.end:
         raise TransferError(f"{len(importance)} importance scores do not cover tokens {span.first} to {span.end}")

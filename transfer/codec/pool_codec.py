@@ -45,7 +45,7 @@ class PoolCodec:
         chunk: int,
         block_ids: Sequence[int],
         slot: memoryview,
-        importance: Sequence[float] | None = None,
+        importance: Sequence[float] | Scores | None = None,
     ) -> int:
         """Packs the chunk into `slot` by the ticket's rule; its length in bytes.
 
@@ -65,7 +65,7 @@ class PoolCodec:
             verify(self.layout, self._identity(ticket, chunk), slot, ticket.rule)
 
     def _plan(
-        self, ticket: Ticket, chunk: int, source: PoolView | None, importance: Sequence[float] | None
+        self, ticket: Ticket, chunk: int, source: PoolView | None, importance: Sequence[float] | Scores | None
     ) -> ChunkPlan:
         identity, rule = self._identity(ticket, chunk), ticket.rule
         if rule.is_lossless:
@@ -89,7 +89,9 @@ class PoolCodec:
         )
 
 
-def _scores(ticket: Ticket, span: TokenSpan, source: PoolView | None, importance: Sequence[float] | None) -> Scores:
+def _scores(
+    ticket: Ticket, span: TokenSpan, source: PoolView | None, importance: Sequence[float] | Scores | None
+) -> Scores:
     if importance is not None:
         return given_scores(importance, span)
     is_by_norm = ticket.rule.importance is Importance.KEY_NORM and only_tier(ticket.rule) is None
