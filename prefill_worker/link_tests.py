@@ -1,10 +1,9 @@
-"""Link tests on a prefill worker: what happens to be in the cache is shipped under a ticket that unpacks nowhere."""
+"""Link tests on a prefill worker: chunks of zeros are shipped under a ticket that unpacks nowhere."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 
-from protocol.layout import KvLayout
 from protocol.ticket import Ticket
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShipmentEnded
@@ -18,12 +17,10 @@ def key_of(ticket: Ticket) -> TicketKey:
 
 
 class LinkTests:
-    """Those under way. Reads blocks that others may be writing: what crosses is verified as bytes, not as KV."""
+    """Those under way. No block is read: one that was never written may hold what a lossy rule refuses to send."""
 
-    def __init__(self, sender: Sender, layout: KvLayout, num_blocks: int) -> None:
+    def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._layout = layout
-        self._num_blocks = num_blocks
         self._running: dict[TicketKey, Future[None]] = {}
 
     def __contains__(self, ticket: Ticket) -> bool:
@@ -33,8 +30,7 @@ class LinkTests:
         """Ships under a checked ticket; `done` is told when the last chunk has been taken, or why it was not."""
         self._running[key_of(ticket)] = done
         self._sender.open(ticket, now)
-        num_blocks = self._layout.num_blocks_for(ticket.num_tokens)
-        self._sender.computed(ticket, ticket.num_tokens, [index % self._num_blocks for index in range(num_blocks)])
+        self._sender.computed(ticket, ticket.num_tokens, block_ids=())
 
     def settle(self, ended: ShipmentEnded) -> bool:
         """Tells whoever waits for a test that has ended; false when the shipment is no test's."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from engine.batch import Draw, PromptScoring, SequenceSlice
+from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
 from engine.block_pool import BlockTable
+from prefill_worker.importance import after_slice, wants_window
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
 from protocol.ticket import Ticket
@@ -30,7 +31,8 @@ class PrefillAnswer:
 class PrefillSequence:
     """Owns `table` from admission until the last chunk has been taken or given up.
 
-    `choices` are the answers that are still wanted; once the first tokens are drawn, those that go on.
+    `choices` are the answers that are still wanted; once the first tokens are drawn, those that go on. `importance` is that
+    of the tokens cached, where the ticket's KV is written by it.
     """
 
     request: GenerateRequest
@@ -43,6 +45,7 @@ class PrefillSequence:
     table: BlockTable | None = None
     num_cached: int = 0
     scores: list[TokenLogprobs] = field(default_factory=list)
+    importance: TokenImportance | None = None
 
     @property
     def work(self) -> Work:
@@ -65,7 +68,15 @@ class PrefillSequence:
             block_ids=self.table.block_ids,
             draws=self._draws() if end == self.request.num_prompt_tokens else (),
             scoring=self._scoring(end),
+            wants_importance=wants_window(self.ticket),
         )
+
+    def take(self, part: SequenceSlice, result: StepResult) -> None:
+        """A slice is computed: its tokens are cached, and what was found of the prompt is kept."""
+        self.num_cached = part.end
+        self.scores.extend(result.prompt_logprobs.get(part.request_id, ()))
+        if (found := result.importance.get(part.request_id)) is not None:
+            self.importance = after_slice(self.importance, part, found)
 
     def first_token(self, choice: int, token_id: int, logprobs: TokenLogprobs | None) -> GeneratedToken:
         """The first token of a choice, with its verdict."""

@@ -66,7 +66,7 @@ class PrefillWorker:
         self._waiting: dict[str, PrefillSequence] = {}
         self._running: dict[str, PrefillSequence] = {}
         self._shipping: dict[TicketKey, PrefillSequence] = {}
-        self._link_tests = LinkTests(sender, engine.layout, engine.num_blocks)
+        self._link_tests = LinkTests(sender)
         sender.on_ended = self.bell.set
 
     @property
@@ -105,7 +105,7 @@ class PrefillWorker:
         return self._inbox.submit(lambda: self._cancel(request_id, choice))
 
     def test_link(self, ticket: Ticket) -> Future[None]:
-        """Ships what happens to be in the cache under a link test's ticket; done when the last chunk has been taken."""
+        """Ships zeros under a link test's ticket; done when the last chunk has been taken."""
         done: Future[None] = Future()
         started = self._inbox.submit(lambda: self._start_link_test(ticket, done))
         started.add_done_callback(lambda future: _fail_with(done, future))
@@ -160,11 +160,10 @@ class PrefillWorker:
         drawn = iter(result.tokens)
         for part in batch.slices:
             sequence = self._running[part.request_id]
-            sequence.num_cached = part.end
-            sequence.scores.extend(result.prompt_logprobs.get(part.request_id, ()))
+            sequence.take(part, result)
             self.num_prefilled_tokens += part.num_tokens
             if sequence.ticket is not None:
-                self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids))
+                self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids), sequence.importance)
             if (failure := result.failures.get(part.request_id)) is not None:
                 self._end(sequence, failure, Phase.FAILED)
             elif part.draws:
