@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.sizes import parse_size
 from protocol.errors import ConfigError
+from protocol.wire_rule import Importance, WireCodec, WireRule
 
 ENVIRONMENT_PREFIX = "KVFERRY_"
 
@@ -67,6 +68,22 @@ class ServeSettings:
         "64MiB", "landing zone of a decode worker, outbox of a prefill worker", metavar="SIZE"
     )
     slot_memory: str = _setting("2MiB", "one slot of it: the largest piece that crosses in one write", metavar="SIZE")
+    kv_wire_budget: float = _setting(
+        1.0, "bytes of KV on the wire, as a share of 16 bits a value: 1 is lossless, 0.6 sends fewer bits", metavar="B"
+    )
+    kv_wire_codec: str = _setting(
+        "auto",
+        "how KV is written on the wire; auto is native at a budget of 1, else channel",
+        metavar="NAME",
+        choices=("auto", *WireCodec),
+    )
+    kv_wire_importance: str = _setting(
+        Importance.WINDOW.value, "which tokens get more bits", metavar="NAME", choices=tuple(Importance)
+    )
+    kv_wire_sinks: int = _setting(4, "first tokens of a prompt that always cross in 16 bits")
+    kv_wire_allow_int4: bool = _setting(
+        False, "let tokens cross in fewer than 8 bits: some models answer badly then, so try yours first"
+    )
     attention: str = _setting(
         "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")
     )
@@ -121,8 +138,25 @@ class ServeSettings:
         for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body"):
             if getattr(self, name):
                 parse_size(getattr(self, name))
+        self.wire_rule()
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")
+
+    def wire_rule(self) -> WireRule:
+        """How KV is written on the wire. Raises `ConfigError` for a rule that contradicts itself."""
+        is_lossy = self.kv_wire_budget != 1.0
+        codec = self.kv_wire_codec
+        if codec == "auto":
+            codec = WireCodec.CHANNEL if is_lossy else WireCodec.NATIVE
+        if codec == WireCodec.NATIVE and is_lossy:
+            raise ConfigError("--kv-wire-codec native sends the cache's own bytes: leave out --kv-wire-budget")
+        return WireRule(
+            codec=WireCodec(codec),
+            budget=self.kv_wire_budget,
+            importance=Importance(self.kv_wire_importance),
+            num_sinks=self.kv_wire_sinks,
+            allows_int4=self.kv_wire_allow_int4,
+        )
 
 
 def flag_of(name: str) -> str:

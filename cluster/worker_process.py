@@ -27,8 +27,10 @@ from protocol.errors import ConfigError
 from protocol.ids import WorkerId
 from protocol.rpc_server import RpcServer
 from transfer.arena import Arena
+from transfer.codec.budget import check_reachable
 from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
 from transfer.landing import Receiver
+from transfer.landing_contract import LandingConfig
 from transfer.nixl import NixlTransport
 from transfer.pump import PumpThread
 from transfer.shipping import Sender
@@ -136,7 +138,10 @@ class DecodeProcess(WorkerProcess):
         spec = self.spec
         landing = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
         transport = NixlTransport(self.identity, Arenas(landing=landing, outbox=None))
-        receiver = Receiver(self.identity, transport, landing, PoolCodec(engine.cache.pool, engine.layout))
+        codec = PoolCodec(engine.cache.pool, engine.layout)
+        rule = spec.wire_rule
+        check_reachable(engine.layout, rule, codec.chunk_tokens(engine.layout.dtype, landing.slot_bytes, rule))
+        receiver = Receiver(self.identity, transport, landing, codec, LandingConfig(rule=rule))
         config = DecodeConfig(
             max_step_tokens=max(spec.max_step_tokens, spec.max_sequences), max_sequences=spec.max_sequences
         )

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from cluster.settings import ServeSettings
 from cluster.sizes import parse_size
+from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class WorkerSpec:
     num_slots: int
     slot_bytes: int
     log_level: str
+    wire_rule: WireRule = LOSSLESS
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -42,7 +44,10 @@ class WorkerSpec:
     @classmethod
     def from_json(cls, text: str) -> WorkerSpec:
         """The spec that crossed."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        rule = values["wire_rule"]
+        codec, importance = WireCodec(rule["codec"]), Importance(rule["importance"])
+        return cls(**{**values, "wire_rule": WireRule(**{**rule, "codec": codec, "importance": importance})})
 
 
 def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num_threads: int) -> WorkerSpec:
@@ -67,4 +72,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         num_slots=max(1, parse_size(settings.landing_memory) // slot_bytes),
         slot_bytes=slot_bytes,
         log_level=settings.log_level,
+        wire_rule=settings.wire_rule(),
     )

@@ -13,7 +13,9 @@ from cluster.cli import main
 from cluster.load_settings import add_flags, load_settings
 from cluster.settings import ServeSettings, environment_of, flag_of
 from cluster.sizes import format_size, parse_size
+from cluster.worker_spec import WorkerSpec, spec_of
 from protocol.errors import ConfigError
+from protocol.wire_rule import Importance, WireCodec, WireRule
 
 
 def _load(*argv: str, environment: Mapping[str, str] | None = None) -> ServeSettings:
@@ -154,3 +156,27 @@ def test_sizes_are_read_and_written_in_binary_units() -> None:
     ]
     with pytest.raises(ConfigError):
         parse_size("-1GiB")
+
+
+def test_a_budget_below_one_chooses_a_codec() -> None:
+    """Lossless by default; a smaller budget alone means the channel codec, without INT4 until it is allowed."""
+    assert _load("m").wire_rule() == WireRule()
+    rule = _load("m", "--kv-wire-budget", "0.6", "--kv-wire-sinks", "8").wire_rule()
+    assert rule == WireRule(WireCodec.CHANNEL, 0.6, Importance.WINDOW, num_sinks=8, allows_int4=False)
+    rule = _load("m", "--kv-wire-codec", "spectrum", "--kv-wire-budget", "0.3", "--kv-wire-allow-int4").wire_rule()
+    assert (rule.codec, rule.allows_int4) == (WireCodec.SPECTRUM, True)
+
+
+@pytest.mark.parametrize("argv", [("--kv-wire-codec", "native", "--kv-wire-budget", "0.5"), ("--kv-wire-budget", "0")])
+def test_a_rule_that_contradicts_itself_is_refused(argv: tuple[str, str]) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match="wire"):
+        _load("m", *argv)
+
+
+def test_the_rule_reaches_the_worker() -> None:
+    """It crosses to the worker's process as JSON and comes out the same."""
+    settings = _load("m", "--kv-wire-budget", "0.7", "--kv-wire-importance", "positional")
+    spec = spec_of(settings, "decode", 0, device="cpu", num_threads=1)
+    assert WorkerSpec.from_json(spec.to_json()) == spec
+    assert spec.wire_rule == settings.wire_rule()
