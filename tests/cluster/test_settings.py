@@ -160,7 +160,7 @@ def test_sizes_are_read_and_written_in_binary_units() -> None:
 
 def test_a_budget_below_one_chooses_a_codec() -> None:
     """Lossless by default; a smaller budget alone means the channel codec, without INT4 until it is allowed."""
-    assert _load("m").wire_rule() == WireRule()
+    assert _load("m").wire_rule().is_lossless
     rule = _load("m", "--kv-wire-budget", "0.6", "--kv-wire-sinks", "8").wire_rule()
     assert rule == WireRule(WireCodec.CHANNEL, 0.6, Importance.WINDOW, num_sinks=8, allows_int4=False)
     rule = _load("m", "--kv-wire-codec", "spectrum", "--kv-wire-budget", "0.3", "--kv-wire-allow-int4").wire_rule()
