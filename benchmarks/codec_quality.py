@@ -43,7 +43,7 @@ from transfer.codec.budget import only_tier
 
 ALL_BUDGETS = (0.25, 0.3, 0.36, 0.42, 0.5, 0.6, 0.75)
 ALL_IMPORTANCE = (Importance.WINDOW, Importance.POSITIONAL, Importance.KEY_NORM, Importance.RANDOM)
-KINDS_OF_CACHE = ("auto", *COMPUTE_DTYPES)
+DTYPES = ("auto", *COMPUTE_DTYPES)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -82,8 +82,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slot-bytes", type=_positive, default=2 << 20, help="what one chunk must fit into")
     parser.add_argument("--threads", type=_positive, default=1, help="compute threads")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--dtype", choices=KINDS_OF_CACHE, default="auto", help="to compute in")
-    parser.add_argument("--kv-dtype", choices=KINDS_OF_CACHE, default="auto", help="of the cache")
+    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="to compute in")
+    parser.add_argument("--kv-dtype", choices=DTYPES, default="auto", help="of the cache")
 
 
 def _positive(text: str) -> int:
