@@ -57,7 +57,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default=ALIAS, help="whose tokenizer and chat template (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each server (default %(default)s)")
     parser.add_argument("--round-s", type=float, default=3.0, help="length of a round (default %(default)s)")
-    parser.add_argument("--connections", type=int, default=32, help="answers asked for at once (default %(default)s)")
+    parser.add_argument("--connections", type=int, default=64, help="answers asked for at once (default %(default)s)")
     parser.add_argument("--streams", type=int, default=200, help="paced streams (default %(default)s)")
     parser.add_argument("--tokens-per-s", type=float, default=20.0, help="of each stream (default %(default)s)")
     parser.add_argument("--stream-s", type=float, default=10.0, help="length of the streams (default %(default)s)")

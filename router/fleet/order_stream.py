@@ -137,6 +137,7 @@ class OrderStream:
         try:
             while True:
                 await self._wake.wait()
+                await asyncio.sleep(0)  # whoever else is ready in this turn sends along
                 self._wake.clear()
                 while self._outgoing:
                     await call.write(pb.OrderBatch(orders=self._next_orders()))
