@@ -53,11 +53,13 @@ def refined_codes(values: torch.Tensor, grid: Grid) -> torch.Tensor:
     """uint8: the rounded 4-bit code in the high half, four planes of what it leaves in the low half, highest first.
 
     `values` is float32 and is overwritten. With t = (value - minimum) / step this is floor(16 * t + 8): adding half a step
-    before the base is cut off rounds it, and what is cut off lies within half a step of it.
+    before the base is cut off rounds it, and what is cut off lies within half a step of it. The grid's minimum itself gets
+    the code below, which every number of planes reads as the minimum: the outliers that made the grid stay exact.
     """
     per_step = torch.where(grid.step > 0, _FINEST / grid.step.float(), 0.0)
-    values.sub_(grid.minimum.float()).mul_(per_step).add_(_FINEST // 2)
-    return values.to(torch.uint8)
+    values.sub_(grid.minimum.float()).mul_(per_step)
+    is_minimum = (values < 0.5) & (grid.step > 0)
+    return values.add_(_FINEST // 2).masked_fill_(is_minimum, _FINEST // 2 - 1).to(torch.uint8)
 
 
 def plane_middles(num_planes: torch.Tensor) -> torch.Tensor:
@@ -71,9 +73,9 @@ def plane_middles(num_planes: torch.Tensor) -> torch.Tensor:
 def refined_values(codes: torch.Tensor, middles: torch.Tensor, grid: Grid) -> torch.Tensor:
     """float32 values of refined codes (uint8), given `plane_middles` of a shape that broadcasts over them.
 
-    Exact but for one rounding: code times step has at most 20 bits.
+    No value is read outside the grid. Exact but for one rounding: code times step has at most 20 bits.
     """
-    sixteenths = codes.float().add_(middles)
+    sixteenths = codes.float().add_(middles).clamp_(0, _FINEST * LEVELS)
     return sixteenths.mul_(grid.step.float() / _FINEST).add_(grid.minimum.float())
 
 

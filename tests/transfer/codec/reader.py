@@ -103,7 +103,7 @@ def _read_channel(reader: Reader, layout: KvLayout, found: Found, codec: int, is
     for group, tokens in enumerate(groups(num_coded) if num_coded else ()):
         grids[0, :, 0, tokens], grids[1, :, 0, tokens] = key_min[:, group], key_step[:, group]
     grids[0, :, 1], grids[1, :, 1] = value_min[..., None], value_step[..., None]
-    codes = np.stack([base & 15, base >> 4], axis=1) + fraction
+    codes = np.clip(np.stack([base & 15, base >> 4], axis=1) + fraction, 0, 15)
     found.values[:, :, coded] = grids[0] + grids[1] * codes
     found.steps[:, :, coded] = grids[1]
 
