@@ -142,12 +142,15 @@ async def test_an_id_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("sent", [(), [("authorization", "Bearer sk-wrong")], [("authorization", KEY)]])
 async def test_a_key_is_required_where_there_are_some(sent: list[tuple[str, str]]) -> None:
-    """Without the right one nothing is generated, and no model is named."""
+    """Without the right one nothing is generated, and no model is named.
+
+    The call ends before its message was read. A client that learns so while it still sends may show no initial metadata, so
+    that the request id is not looked for here.
+    """
     doors = BothDoors(config=front_config(api_keys=("sk-other", KEY)))
     answer = await doors.generate(metadata=sent)
     assert answer.status is grpc.StatusCode.UNAUTHENTICATED
     assert answer.trailing == {"kvferry-code": "invalid_api_key"}
-    assert "x-request-id" in answer.initial
     assert doors.generator.requests == []
     async with doors.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
