@@ -55,7 +55,7 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "bias": {"prompt": "Hello", **GREEDY, "logit_bias": {"88": 100}},
     "min_tokens": {"prompt": "Hello", **GREEDY, "logit_bias": {"256": 100}, "extra_body": {"min_tokens": 5}},
     "stopped by a token at once": {"prompt": "Hello", "n": 2, **SEEDED, "logit_bias": {"256": 100}},
-    "stop strings": {"prompt": "Hello", **GREEDY, "stop": ["XXX", "Y"], "logit_bias": {"88": 100}},
+    "stop strings": {"prompt": "Hello", **GREEDY, "stop": ["ZZZ", "Y"], "logit_bias": {"90": 100}},
     "ignore_eos": {"prompt": "Hello", **GREEDY, "extra_body": ENDLESS},
 }
 CHATS: dict[str, dict[str, Any]] = {
