@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from cluster.log_lines import log_to_stderr
 from protocol.errors import DeadlineExceeded, KvferryError
 from router.config import RouterConfig
 from router.fleet.dispatch import Dispatcher
@@ -84,7 +85,7 @@ class RouterProcess:
 
     def start(self, workers: Sequence[WorkerTarget], max_request_tokens: int, timeout_s: float) -> RouterAddresses:
         """Links the workers, proves a generation and serves; returns where. Raises why it cannot."""
-        logging.basicConfig(level=self.spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        log_to_stderr(self.spec.log_level)
         config = replace(self.spec.config, max_request_tokens=max_request_tokens)
         self._thread = threading.Thread(target=lambda: self._run(config, tuple(workers)), name="router", daemon=True)
         self._thread.start()

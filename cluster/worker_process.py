@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from cluster.cores import available_cores, cores_of, pin_process
+from cluster.log_lines import log_to_stderr
 from cluster.worker_spec import WorkerSpec
 from decode_worker.config import DecodeConfig
 from decode_worker.service import DecodeService
@@ -54,7 +55,7 @@ class WorkerProcess(ABC):
     def start(self) -> WorkerDescription:
         """Loads the model and serves. Raises from the error tree, with nothing left running that matters."""
         check_listening_address(self.spec.host_address)
-        logging.basicConfig(level=self.spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        log_to_stderr(self.spec.log_level)
         if self.spec.device == "cpu":
             self._cores = cores_of(self.spec.index, self.spec.num_threads, available_cores())
             pin_process(self._cores)

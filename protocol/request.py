@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -183,7 +182,7 @@ class GeneratedToken:
 
 
 def _in_range(name: str, value: float, low: float, high: float, *, is_low_open: bool = False) -> None:
-    is_low_ok = value > low if is_low_open else value >= low
-    if not (math.isfinite(value) and is_low_ok and value <= high):
+    # A value that is not a number is in no range.
+    if not low <= value <= high or (is_low_open and value == low):
         bracket = "(" if is_low_open else "["
         raise BadRequest(f"{name} must be in {bracket}{low}, {high}], got {value}", param=name)

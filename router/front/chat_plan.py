@@ -25,7 +25,7 @@ def plan_chat(front: Front, body: ChatBody) -> Plan:
     grammar, field = _grammar(body, offer)
     if grammar:
         front.grammars.check(grammar, field)
-    sampling = replace(sampling_of(front, body, num_logprobs), grammar=grammar)
+    sampling = sampling_of(front, body, num_logprobs, grammar)
     turns = turns_of(front.tokenizer, body.messages)
     token_ids = front.tokenizer.encode_chat(turns, None if offer is None else offer.rendered)
     prompt = fitted(front, tuple(token_ids), _asked_tokens(body), None, param="messages")

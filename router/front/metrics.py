@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from router.front.histogram import TokenHistogram
+
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -22,8 +24,8 @@ class FrontMetrics:
             "Arrival of a request to its second token, the first one of decode",
             _LATENCY_BUCKETS_S,
         )
-        self.inter_token_latency = _histogram(
-            registry, "inter_token_latency_seconds", "Gap between two tokens of an answer", _GAP_BUCKETS_S
+        self.inter_token_latency = TokenHistogram(
+            registry, "kvferry_inter_token_latency_seconds", "Gap between two tokens of an answer", _GAP_BUCKETS_S
         )
         self.request_duration = _histogram(
             registry, "request_duration_seconds", "Arrival of a request to its last token", _LATENCY_BUCKETS_S

@@ -109,7 +109,7 @@ def request_for(front: Front, body: SamplingBody, prompt: Prompt, sampling: Samp
     )
 
 
-def sampling_of(front: Front, body: SamplingBody, num_logprobs: int | None) -> SamplingParams:
+def sampling_of(front: Front, body: SamplingBody, num_logprobs: int | None, grammar: str = "") -> SamplingParams:
     """How the body wants tokens drawn, but for the seed. Raises `BadRequest` that names the field at fault."""
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -121,6 +121,7 @@ def sampling_of(front: Front, body: SamplingBody, num_logprobs: int | None) -> S
         frequency_penalty=body.frequency_penalty or 0.0,
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=tuple((_token_id(front, key), bias) for key, bias in (body.logit_bias or {}).items()),
+        grammar=grammar,
     )
 
 

@@ -59,6 +59,8 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
+            # A plain mapping: the template's own is a chain of mappings, which every rendering would walk through.
+            self._template.globals = dict(self._template.globals)
             self._names = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateSyntaxError as error:
             raise ModelLoadError(
