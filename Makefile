@@ -33,8 +33,8 @@ serve: $(STAMP)  ## serve the demo model on port 8000 (MODEL=..., ARGS='--prefil
 test: $(STAMP)  ## all tests: unit, then system
 	@$(BIN)/python -m pytest tests $(ARGS)
 
-test-unit: $(STAMP)  ## the tests that need no other process
-	@$(BIN)/python -m pytest tests -m 'not system and not gpu' $(ARGS)
+test-unit: $(STAMP)  ## the tests that need no other process, on two cores
+	@$(BIN)/python -m pytest tests -n 2 -m 'not system and not gpu' $(ARGS)
 
 test-system: $(STAMP)  ## the tests with real processes, Ray, NIXL and sockets
 	@$(BIN)/python -m pytest tests/system -m system $(ARGS)

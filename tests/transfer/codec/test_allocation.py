@@ -52,7 +52,7 @@ def demands(draw: st.DrawFn) -> tuple[WireRule, TokenSpan, Scores]:
     return replace(rule, budget=budget), span, scores_of(num_tokens, draw(st.integers(0, 1000)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(demands())
 def test_a_budget_is_never_exceeded(demand: tuple[WireRule, TokenSpan, Scores]) -> None:
     """All bytes of a chunk are within the budget, or the rule is refused; sinks have 16 bits, no token too few."""

@@ -161,7 +161,7 @@ def test_another_format_is_refused(offset: int, value: int, field: str) -> None:
     refuse(chunk, identity, BadChunk, field)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
     """One bit flipped anywhere, header, padding or payload, is a `BadChunk`, and never another transfer's chunk."""

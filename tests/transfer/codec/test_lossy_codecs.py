@@ -66,7 +66,7 @@ def half_steps(codec: WireCodec, steps: Floats, sent: Floats, tiers: Tiers) -> F
     return np.where(exact, np.maximum(np.abs(sent) * 2.0**-11, 2.0**-25), allowed).astype(np.float32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(crossings(KvDtype.FLOAT32))
 def test_errors_stay_within_half_a_step(crossing: tuple[WireCodec, Crossing]) -> None:
     """Every value lands within half of its step, a step halving with each plane; nothing else in the pool changes."""

@@ -40,7 +40,7 @@ FLOATS = st.floats(-60000, 60000, width=32)
 VECTORS = st.lists(FLOATS, min_size=1, max_size=20).map(lambda many: torch.tensor(many, dtype=torch.float32))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(VECTORS, st.integers(0, 4))
 def test_each_plane_halves_the_error(values: torch.Tensor, num_planes: int) -> None:
     """With k planes a value is within 2^-(k+1) steps, for any numbers that float16 spans, denormal ones too."""
@@ -51,7 +51,7 @@ def test_each_plane_halves_the_error(values: torch.Tensor, num_planes: int) -> N
     assert bool(((found.double() - values.double()).abs() <= allowed).all())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(VECTORS)
 def test_a_grid_holds_everything_that_it_was_made_from(values: torch.Tensor) -> None:
     """The minimum is not above the lowest value, sixteen codes reach the highest, and neither is wider than it must be."""
@@ -80,7 +80,7 @@ def test_what_float16_cannot_hold_is_an_error(bad: float) -> None:
         require_finite(torch.cat(fit_grid(*lowest_and_highest(torch.tensor([0.0, bad, 1.0]), 0))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(VECTORS, st.sampled_from([MAX_8_BITS, MAX_4_BITS]))
 def test_signed_codes_are_within_half_a_scale(values: torch.Tensor, max_code: float) -> None:
     """No code leaves its range, and no value its half step."""
@@ -91,7 +91,7 @@ def test_signed_codes_are_within_half_a_scale(values: torch.Tensor, max_code: fl
     assert bool(((signed_values(codes, scale).double() - values.double()).abs() <= allowed).all())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(VECTORS)
 def test_fp8_values_are_those_of_torch(values: torch.Tensor) -> None:
     """The table that stands for torch's conversion has its numbers, and the error is a sixteenth of a value at most."""
