@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine_facts
-from benchmarks.quality.measures import Quality, WindowScore
+from quality.measures import Quality, WindowScore
 from benchmarks.quality.refinement import BITS, PlainCrossing, RefinedCrossing
-from benchmarks.quality.split import SplitBench, SplitSizes
+from quality.split import SplitBench, SplitSizes
 from benchmarks.quality.text import read_text, token_windows
 from engine.build import COMPUTE_DTYPES, EngineConfig, build_engine
 from engine.checkpoint.resolve import resolve_model

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.codec_quality import Bench, main, parse_arguments, rules
-from benchmarks.quality.measures import compare, log_probabilities
+from quality.measures import compare, log_probabilities
 from benchmarks.quality.refinement import quantised
 from benchmarks.quality.text import own_text, token_windows
 from protocol.errors import ConfigError

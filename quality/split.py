@@ -11,7 +11,7 @@ from random import Random
 
 import torch
 
-from benchmarks.quality.measures import WindowScore, compare, log_probabilities
+from quality.measures import WindowScore, compare, log_probabilities
 from engine.batch import SequenceSlice, StepBatch, TokenImportance
 from engine.engine import Engine
 from prefill_worker.importance import after_slice, wants_window
