@@ -28,9 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine_facts
-from quality.measures import Quality, WindowScore
 from benchmarks.quality.refinement import BITS, PlainCrossing, RefinedCrossing
-from quality.split import SplitBench, SplitSizes
 from benchmarks.quality.text import read_text, token_windows
 from engine.build import COMPUTE_DTYPES, EngineConfig, build_engine
 from engine.checkpoint.resolve import resolve_model
@@ -39,6 +37,8 @@ from engine.open_model import open_model
 from protocol.errors import ConfigError, KvferryError
 from protocol.layout import DEFAULT_BLOCK_SIZE
 from protocol.wire_rule import Importance, WireCodec, WireRule
+from quality.measures import Quality, WindowScore
+from quality.split import SplitBench, SplitSizes
 from transfer.codec.budget import only_tier
 
 ALL_BUDGETS = (0.25, 0.3, 0.36, 0.42, 0.5, 0.6, 0.75)

@@ -11,13 +11,13 @@ from random import Random
 
 import torch
 
-from quality.measures import WindowScore, compare, log_probabilities
 from engine.batch import SequenceSlice, StepBatch, TokenImportance
 from engine.engine import Engine
 from prefill_worker.importance import after_slice, wants_window
 from protocol.ids import WorkerId
 from protocol.ticket import Ticket
 from protocol.wire_rule import WireRule
+from quality.measures import WindowScore, compare, log_probabilities
 from transfer.arena import Arena
 from transfer.codec.budget import sixteen_bit_bytes
 from transfer.codec.pool_codec import PoolCodec, slot_bytes_for

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from benchmarks.codec_quality import Bench, main, parse_arguments, rules
-from quality.measures import compare, log_probabilities
 from benchmarks.quality.refinement import quantised
 from benchmarks.quality.text import own_text, token_windows
 from protocol.errors import ConfigError
 from protocol.wire_rule import WireCodec
+from quality.measures import compare, log_probabilities
 from tests.support.byte_tokenizer import write_byte_tokenizer
 from tests.support.tiny_directory import write_tiny_model
 
