@@ -71,6 +71,11 @@ class ServeSettings:
     kv_wire_budget: float = _setting(
         1.0, "bytes of KV on the wire, as a share of 16 bits a value: 1 is lossless, 0.6 sends fewer bits", metavar="B"
     )
+    kv_wire_min_budget: float = _setting(
+        0.0,
+        "smallest budget that a request may ask for itself; 0 is the server's own: only more precision",
+        metavar="B",
+    )
     kv_wire_codec: str = _setting(
         "auto",
         "how KV is written on the wire; auto is native at a budget of 1, else channel",
@@ -139,6 +144,11 @@ class ServeSettings:
             if getattr(self, name):
                 parse_size(getattr(self, name))
         self.wire_rule()
+        if not 0 <= self.kv_wire_min_budget <= self.kv_wire_budget:
+            raise ConfigError(
+                f"--kv-wire-min-budget must be 0 or up to --kv-wire-budget {self.kv_wire_budget:g}, "
+                f"got {self.kv_wire_min_budget:g}"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")
 
