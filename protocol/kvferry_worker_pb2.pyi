@@ -89,7 +89,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots")
+    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,8 @@ class WorkerStatus(_message.Message):
     NUM_REMOTE_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     NUM_QUARANTINED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LANDED_WIRE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LANDED_HALF_BYTES_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerId
     num_waiting: int
     num_running: int
@@ -124,7 +126,9 @@ class WorkerStatus(_message.Message):
     num_remote_prefill_tokens: int
     links: _containers.RepeatedCompositeFieldContainer[Link]
     num_quarantined_slots: int
-    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ...) -> None: ...
+    landed_wire_bytes: int
+    landed_half_bytes: int
+    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("peer", "transport", "bytes_per_second")
@@ -171,7 +175,7 @@ class LogitBias(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs", "kv_wire_budget")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +185,7 @@ class Generation(_message.Message):
     NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
     NUM_CONTINUED_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    KV_WIRE_BUDGET_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -190,7 +195,8 @@ class Generation(_message.Message):
     num_choices: int
     num_continued: int
     num_prompt_logprobs: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ...) -> None: ...
+    kv_wire_budget: float
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ..., kv_wire_budget: _Optional[float] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s", "rule")
@@ -403,16 +409,28 @@ class Answer(_message.Message):
     def __init__(self, number: _Optional[int] = ..., failure: _Optional[_Union[OrderFailure, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prefill: _Optional[_Union[PrefillReply, _Mapping]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("answers", "tokens", "failures", "prompts")
+    __slots__ = ("answers", "tokens", "failures", "prompts", "landings")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    LANDINGS_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
     prompts: _containers.RepeatedCompositeFieldContainer[PromptScores]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ...) -> None: ...
+    landings: _containers.RepeatedCompositeFieldContainer[Landing]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ...) -> None: ...
+
+class Landing(_message.Message):
+    __slots__ = ("request_id", "wire_bytes", "half_bytes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WIRE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HALF_BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    wire_bytes: int
+    half_bytes: int
+    def __init__(self, request_id: _Optional[str] = ..., wire_bytes: _Optional[int] = ..., half_bytes: _Optional[int] = ...) -> None: ...
 
 class PromptScores(_message.Message):
     __slots__ = ("request_id", "scores")

@@ -109,7 +109,8 @@ class GenerateRequest:
 
     `num_choices` answers are drawn, each with a seed of its own. The last `num_continued` tokens of the prompt belong to
     an answer that another worker began; `stop` counts from the prompt's end all the same. With `num_prompt_logprobs` the
-    prompt's own tokens are scored, with that many of the most likely ones beside each.
+    prompt's own tokens are scored, with that many of the most likely ones beside each. `kv_wire_budget` is how many bytes
+    its KV may have on the wire, over those of 16 bits; 1 is lossless, None leaves it to the server.
     """
 
     request_id: str
@@ -119,12 +120,15 @@ class GenerateRequest:
     num_choices: int = 1
     num_continued: int = 0
     num_prompt_logprobs: int | None = None
+    kv_wire_budget: float | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise BadRequest("the prompt is empty: at least one token is needed", param="prompt")
         _in_range("n", self.num_choices, 1, MAX_CHOICES)
         _in_range("num_continued", self.num_continued, 0, len(self.prompt_token_ids))
+        if self.kv_wire_budget is not None:
+            _in_range("kv_wire_budget", self.kv_wire_budget, 0.0, 1.0, is_low_open=True)
         if self.num_prompt_logprobs is not None:
             _in_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_LOGPROBS)
             num_entries = self.num_prompt_tokens * (self.num_prompt_logprobs + 1)

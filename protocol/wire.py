@@ -81,6 +81,7 @@ def generation_to_wire(request: GenerateRequest) -> pb.Generation:
         num_choices=request.num_choices,
         num_continued=request.num_continued,
         num_prompt_logprobs=request.num_prompt_logprobs,
+        kv_wire_budget=request.kv_wire_budget,
     )
 
 
@@ -94,6 +95,7 @@ def generation_from_wire(message: pb.Generation) -> GenerateRequest:
         num_choices=message.num_choices,
         num_continued=message.num_continued,
         num_prompt_logprobs=message.num_prompt_logprobs if message.HasField("num_prompt_logprobs") else None,
+        kv_wire_budget=message.kv_wire_budget if message.HasField("kv_wire_budget") else None,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, Self
 
-from protocol.errors import ConfigError
+from protocol.errors import BadRequest, ConfigError
 
 MAX_SINKS = 64
 
@@ -57,5 +59,54 @@ class WireRule:
         """Whether what lands is what was computed."""
         return self.codec is WireCodec.NATIVE
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """The rule whose fields were written as JSON, with plain texts for codec and importance."""
+        return cls(
+            **{**fields, "codec": WireCodec(fields["codec"]), "importance": Importance(fields["importance"])},
+        )
+
+    def with_budget(self, budget: float) -> WireRule:
+        """The same server's rule for a request that asks for a budget itself; 1 is lossless whatever the codec. A lossless
+        server writes a smaller one as `channel`.
+        """
+        if budget == 1.0:
+            return LOSSLESS
+        return replace(self, codec=WireCodec.CHANNEL if self.is_lossless else self.codec, budget=budget)
+
 
 LOSSLESS = WireRule()
+
+
+@dataclass(frozen=True, slots=True)
+class WireOffer:
+    """A server's own rule, and how far a request may depart from it: to budgets from `min_budget` to 1. Without
+    `min_budget` no request gets less than the server's own.
+    """
+
+    rule: WireRule = LOSSLESS
+    min_budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_budget is not None and not 0.0 < self.min_budget <= self.rule.budget:
+            raise ConfigError(
+                f"kv-wire-min-budget must be above 0 and at most kv-wire-budget {self.rule.budget:g}, "
+                f"got {self.min_budget:g}",
+                param="kv_wire_min_budget",
+            )
+
+    @property
+    def least_budget(self) -> float:
+        """The smallest that a request may ask for."""
+        return self.rule.budget if self.min_budget is None else self.min_budget
+
+    def rule_for(self, budget: float | None) -> WireRule:
+        """The rule of a request that asks for this budget, None for the server's own. Raises `BadRequest` with the bounds."""
+        if budget is None:
+            return self.rule
+        if not self.least_budget <= budget <= 1.0:
+            raise BadRequest(
+                f"kv_wire_budget is {budget:g}; this server takes {self.least_budget:g} to 1, and 1 is lossless",
+                param="kv_wire_budget",
+            )
+        return self.rule.with_budget(budget)

@@ -64,6 +64,7 @@ REQUESTS = st.builds(
     num_choices=st.integers(1, 128),
     num_continued=st.integers(0, 1),
     num_prompt_logprobs=st.none() | st.integers(0, 20),
+    kv_wire_budget=st.none() | st.floats(0.0, 1.0, exclude_min=True),
 )
 
 RULES = st.builds(
