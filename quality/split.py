@@ -24,6 +24,8 @@ from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
 from transfer.codec.pool_view import PoolView
 
 WORKER = WorkerId("bench", "0")
+Crossing = Callable[[PoolView, PoolView], int]
+"""Writes the KV in the first view into the second, and returns the bytes that it took on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ class SplitBench:
         return 2 * -(-(sizes.num_context + sizes.num_continued) // block_size)
 
     def read(self, name: int, tokens: Sequence[int]) -> ExactWindow:
-        """Reads the context of `sizes.window_tokens` tokens and scores what follows over exact KV."""
+        """Reads the context of `sizes.window_tokens` tokens, or of fewer that are not all context, and scores what follows
+        it over exact KV.
+        """
         request_id, importance = f"{name:032x}", None
         seen: list[tuple[int, TokenImportance]] = []
         num_context, num_slice = self.sizes.num_context, self.sizes.num_slice
@@ -95,20 +99,30 @@ class SplitBench:
 
     def score(self, window: ExactWindow, rule: WireRule) -> WindowScore:
         """The continuation over KV that crossed by a rule. Raises `ConfigError` for a budget out of reach."""
+        return self.score_after(window, self.crossing(window, rule))
+
+    def score_after(self, window: ExactWindow, cross: Crossing) -> WindowScore:
+        """The continuation over KV that `cross` brought over."""
+        coded, wire_bytes = self.continue_after(window, cross)
+        half_bytes = sixteen_bit_bytes(self._engine.layout, self.sizes.num_context)
+        return compare(window.log_probabilities, coded, window.targets, wire_bytes, half_bytes)
+
+    def continue_after(self, window: ExactWindow, cross: Crossing) -> tuple[torch.Tensor, int]:
+        """Log-probabilities `[T, vocab_size]` of what the model says over KV that `cross` brought over, and its bytes."""
+        pool = self._engine.cache.pool
+        pool[:, :, self._coded] = torch.nan  # what was not written by this crossing must show
+        wire_bytes = cross(PoolView(pool, self._exact), PoolView(pool, self._coded))
+        return log_probabilities(self._after(window.continued, self._coded)), wire_bytes
+
+    def crossing(self, window: ExactWindow, rule: WireRule) -> Crossing:
+        """The window's KV as the chunks of a transfer. The crossing raises `ConfigError` for a budget out of reach and
+        `TransferError` for values that the rule's codec cannot write.
+        """
 
         def cross(source: PoolView, target: PoolView) -> int:
             return self._transfer(window, rule, source, target)
 
-        return self.score_after(window, cross)
-
-    def score_after(self, window: ExactWindow, cross: Callable[[PoolView, PoolView], int]) -> WindowScore:
-        """The continuation over KV that `cross` wrote into the second view; it returns the bytes that it took."""
-        pool = self._engine.cache.pool
-        pool[:, :, self._coded] = torch.nan  # what was not written by this crossing must show
-        wire_bytes = cross(PoolView(pool, self._exact), PoolView(pool, self._coded))
-        coded = log_probabilities(self._after(window.continued, self._coded))
-        half_bytes = sixteen_bit_bytes(self._engine.layout, self.sizes.num_context)
-        return compare(window.log_probabilities, coded, window.targets, wire_bytes, half_bytes)
+        return cross
 
     def _after(self, continued: Sequence[int], blocks: Sequence[int]) -> torch.Tensor:
         part = SequenceSlice("continuation", continued, self.sizes.num_context, blocks)
