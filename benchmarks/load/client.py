@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,12 @@ from benchmarks.load.statistics import RequestRecord
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One request of a run: due `arrival_s` seconds after its start."""
+    """One request of a run: due `arrival_s` seconds after its start. `fields` are further ones of the body."""
 
     arrival_s: float
     prompt_token_ids: list[int]
     output_tokens: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ async def send(target: Target, request: LoadRequest, due_at: float) -> RequestRe
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **request.fields,
     }
     try:
         async with (

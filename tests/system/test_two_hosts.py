@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.links.two_hosts import Host, two_hosts, why_not
 from tests.support.serving import Serving
-from tests.support.two_hosts import Host, two_hosts, why_not
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(bool(why_not()), reason=f"two hosts: {why_not()}")]
 

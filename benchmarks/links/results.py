@@ -1,0 +1,62 @@
+"""Answers to medians, a table and what one budget gains over another. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.links.asking import Answer
+
+COLUMNS = (
+    ("ttft_s", "first token s", "8.3f"),
+    ("second_token_s", "second s", "8.3f"),
+    ("gap_s", "gap s", "8.3f"),
+    ("kv_bytes", "KV bytes", "10,.0f"),
+    ("cable_start_s", "KV from s", "8.3f"),
+    ("cable_end_s", "KV to s", "8.3f"),
+    ("hidden_ratio", "hidden", "6.3f"),
+    ("rate_mbit", "Mbit/s", "7.2f"),
+)
+
+
+def medians(answers: Sequence[Answer]) -> dict[str, float | None]:
+    """The median of every measured field over the answers that ended well; None where no answer has it."""
+    found: dict[str, float | None] = {}
+    for name, _, _ in COLUMNS:
+        values = [getattr(one, name) for one in answers if one.error is None and getattr(one, name) is not None]
+        found[name] = round(statistics.median(values), 4) if values else None
+    return found
+
+
+def by_budget(answers: Sequence[Answer], budgets: Sequence[float]) -> dict[float, dict[str, Any]]:
+    """For each budget its number of answers, the kinds of its errors, every gap, and `medians`; warm-ups are left out."""
+    found: dict[float, dict[str, Any]] = {}
+    for budget in budgets:
+        own = [one for one in answers if one.budget == budget and not one.is_warm_up]
+        found[budget] = {
+            "requests": len(own),
+            "errors": [one.error for one in own if one.error is not None],
+            "gaps_s": [round(one.gap_s, 4) for one in own if one.gap_s is not None],
+            **medians(own),
+        }
+    return found
+
+
+def gap_ratio(rows: dict[float, dict[str, Any]]) -> float | None:
+    """The gap at the smallest budget over that at 1.0; None when either was not measured or 1.0 has none."""
+    lossless, lossy = rows.get(1.0), min(rows, default=1.0)
+    if lossless is None or lossy == 1.0 or not lossless["gap_s"] or rows[lossy]["gap_s"] is None:
+        return None
+    return round(float(rows[lossy]["gap_s"]) / float(lossless["gap_s"]), 4)
+
+
+def table(rows: dict[float, dict[str, Any]]) -> str:
+    """The medians for people."""
+    lines = ["budget  " + "  ".join(f"{heading:>14}" for _, heading, _ in COLUMNS)]
+    for budget, row in rows.items():
+        cells = ["-" if row[name] is None else format(row[name], form) for name, _, form in COLUMNS]
+        lines.append(f"{budget:6g}  " + "  ".join(f"{cell.strip():>14}" for cell in cells))
+    if (ratio := gap_ratio(rows)) is not None:
+        lines.append(f"gap at {min(rows):g} over gap at 1: {ratio:.3f}")
+    return "\n".join(lines)
