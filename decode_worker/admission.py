@@ -20,7 +20,9 @@ from protocol.errors import BadRequest, KvferryError, OutOfSlots, PromptTooLong,
 from protocol.ids import wire_id
 from protocol.phase import Phase
 from protocol.request import GeneratedToken, GenerateRequest
+from protocol.wire_rule import WireOffer
 from scheduling.admission import has_headroom
+from transfer.codec.budget import sixteen_bit_bytes
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingEnded, LandingRequest
 
@@ -47,6 +49,8 @@ class Admission:
         self.num_transfers = 0
         self.num_transfer_failures = 0
         self.num_transfer_bytes = 0
+        self.num_landed_wire_bytes = 0
+        self.num_landed_half_bytes = 0
         self.num_remote_prefill_tokens = 0
         self._engine = engine
         self._pool = pool
@@ -54,6 +58,7 @@ class Admission:
         self._roster = roster
         self._sequences = roster.sequences
         self._config = config
+        self._offer = WireOffer(receiver.config.rule, config.min_wire_budget)
         self._landings: dict[int, _Landing] = {}
 
     @property
@@ -77,6 +82,7 @@ class Admission:
         wire_id(request.request_id)
         self._engine.check_tokens(request.prompt_token_ids)
         self._engine.check_sampling(request.sampling)
+        self._offer.rule_for(request.kv_wire_budget)
         limit = self._engine.max_tokens_per_sequence
         if request.max_total_tokens > limit:
             raise PromptTooLong(
@@ -121,8 +127,8 @@ class Admission:
             landing = self._landings.pop(ended.ticket.generation, None)
             if landing is None:
                 continue  # a link test's
-            self._count(ended)
             sequence = landing.sequence
+            self._count(ended, sequence)
             sequence.landing_generation = None
             if sequence.record.is_terminal or ended.error is not None:
                 release_all(landing.tables)
@@ -210,6 +216,7 @@ class Admission:
                 first_token=0,
                 num_tokens=sequence.request.num_prompt_tokens,
                 block_ids=tuple(tables[0].block_ids),
+                rule=self._offer.rule_for(sequence.request.kv_wire_budget),
             ),
             now,
         )
@@ -221,11 +228,16 @@ class Admission:
         else:
             self._roster.end(sequence, Phase.CANCELLED, now)  # nobody waits for the ticket any more
 
-    def _count(self, ended: LandingEnded) -> None:
+    def _count(self, ended: LandingEnded, sequence: DecodeSequence) -> None:
         self.num_transfers += 1
         self.num_transfer_bytes += ended.num_bytes
         if ended.error is None:
-            self.num_remote_prefill_tokens += ended.ticket.num_tokens - ended.ticket.first_token
+            num_tokens = ended.ticket.num_tokens - ended.ticket.first_token
+            half_bytes = sixteen_bit_bytes(self._engine.layout, num_tokens)
+            self.num_remote_prefill_tokens += num_tokens
+            self.num_landed_wire_bytes += ended.num_bytes
+            self.num_landed_half_bytes += half_bytes
+            self._roster.tell_landing(sequence, ended.num_bytes, half_bytes)
         else:
             self.num_transfer_failures += 1
             log.warning("request %s: its KV did not land: %s", ended.ticket.request_id, ended.error)

@@ -25,10 +25,22 @@ class PromptScores:
     scores: PromptLogprobs
 
 
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A request's KV is here, all of it: its bytes on the wire, headers included, and those of the same KV in 16 bits."""
+
+    request_id: str
+    wire_bytes: int
+    half_bytes: int
+
+
 @dataclass(slots=True)
 class OutletBatch:
-    """What one step has for one router. A prompt's scores come before its first token, in the same batch or earlier."""
+    """What one step has for one router. A prompt's scores come before its first token, in the same batch or earlier, and
+    so does its landing before the first token that was drawn over it.
+    """
 
+    landings: list[Landing] = field(default_factory=list)
     prompts: list[PromptScores] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -59,6 +71,10 @@ class Outlets:
     def add_prompt_logprobs(self, router_id: str, request_id: str, scores: PromptLogprobs) -> None:
         """The scores of a router's prompt; once, before its first token is added."""
         self._pending.setdefault(router_id, OutletBatch()).prompts.append(PromptScores(request_id, scores))
+
+    def add_landing(self, router_id: str, landing: Landing) -> None:
+        """KV of a router's request has landed."""
+        self._pending.setdefault(router_id, OutletBatch()).landings.append(landing)
 
     def add_failure(self, router_id: str, request_id: str, error: KvferryError) -> None:
         """The end of a router's request by an error."""

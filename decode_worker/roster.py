@@ -5,7 +5,7 @@ A request's sequences are found by its id, forked or not. Blocks go at once, or 
 
 from __future__ import annotations
 
-from decode_worker.outlet import Outlets
+from decode_worker.outlet import Landing, Outlets
 from decode_worker.sequence import DecodeSequence
 from protocol.errors import Cancelled, KvferryError
 from protocol.phase import Phase
@@ -13,7 +13,7 @@ from transfer.landing import Receiver
 
 
 class Roster:
-    """The sequences, by their ids; what ends with an error is told to its router through `outlets`."""
+    """The sequences, by their ids; what has landed and what ends with an error is told to its router through `outlets`."""
 
     def __init__(self, receiver: Receiver, outlets: Outlets) -> None:
         self.sequences: dict[str, DecodeSequence] = {}
@@ -51,6 +51,10 @@ class Roster:
             self._outlets.add_failure(sequences[0].router_id, request_id, error)
         for sequence in sequences:
             self.end(sequence, Phase.FAILED, now, error)
+
+    def tell_landing(self, sequence: DecodeSequence, wire_bytes: int, half_bytes: int) -> None:
+        """Tells a sequence's router that all its KV is here, in so many bytes; `half_bytes` it would have in 16 bits."""
+        self._outlets.add_landing(sequence.router_id, Landing(sequence.request.request_id, wire_bytes, half_bytes))
 
     def end(self, sequence: DecodeSequence, phase: Phase, now: float, error: KvferryError | None = None) -> None:
         """Takes a sequence out. Its blocks go at once, or when its landing has let go of them."""

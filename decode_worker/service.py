@@ -77,6 +77,8 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_transfers=admission.num_transfers,
             num_transfer_failures=admission.num_transfer_failures,
             transfer_bytes=admission.num_transfer_bytes,
+            landed_wire_bytes=admission.num_landed_wire_bytes,
+            landed_half_bytes=admission.num_landed_half_bytes,
             num_preemptions=worker.num_preemptions,
             num_local_prefill_tokens=worker.num_local_prefill_tokens,
             num_remote_prefill_tokens=admission.num_remote_prefill_tokens,
@@ -191,6 +193,10 @@ def _fill_nothing(answer: pb.Answer, result: object) -> None:
 
 
 def _fill_delivery(delivery: pb.Delivery, batch: OutletBatch) -> None:
+    delivery.landings.extend(
+        pb.Landing(request_id=one.request_id, wire_bytes=one.wire_bytes, half_bytes=one.half_bytes)
+        for one in batch.landings
+    )
     delivery.tokens.extend(map(token_to_wire, batch.tokens))
     delivery.failures.extend(
         pb.RequestFailure(request_id=one.request_id, code=one.error.code, message=one.error.message)

@@ -95,6 +95,11 @@ class WireOffer:
                 param="kv_wire_min_budget",
             )
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """The offer whose fields were written as JSON."""
+        return cls(WireRule.from_fields(fields["rule"]), fields["min_budget"])
+
     @property
     def least_budget(self) -> float:
         """The smallest that a request may ask for."""

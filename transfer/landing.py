@@ -28,6 +28,7 @@ from protocol.errors import (
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout, check_compatible, wire_dtype
 from protocol.ticket import Ticket
+from protocol.wire_rule import WireRule
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
@@ -96,7 +97,8 @@ class Receiver:
         if not 0 <= request.first_token < request.num_tokens:
             raise BadRequest(f"tokens {request.first_token} to {request.num_tokens} are nothing that could land")
         with self._lock:
-            chunk_tokens = self.chunk_tokens_from(request.prefill_worker)
+            rule = request.rule or self.config.rule
+            chunk_tokens = self.chunk_tokens_from(request.prefill_worker, rule)
             num_chunks = -(-(request.num_tokens - request.first_token) // chunk_tokens)
             generation = self._next_generation
             slots = self.slots.lend(generation, min(num_chunks, self.config.window_slots))
@@ -113,7 +115,7 @@ class Receiver:
                 chunk_tokens=chunk_tokens,
                 dtype=self._peers[request.prefill_worker],
                 lease_s=self.config.lease_s,
-                rule=self.config.rule,
+                rule=rule,
             )
             self._open[generation] = _Landing(ticket, request.block_ids, now + self.config.lease_s)
         self.commands.bell.set()
@@ -135,12 +137,14 @@ class Receiver:
         check_compatible(layout, self._unpacker.layout)
         return self.commands.submit(lambda: self._connect(peer, layout))
 
-    def chunk_tokens_from(self, worker: WorkerId) -> int:
-        """Tokens in a chunk of this prefill worker. Raises `NotConnected` when it is a stranger."""
+    def chunk_tokens_from(self, worker: WorkerId, rule: WireRule | None = None) -> int:
+        """Tokens in a chunk of this prefill worker, by the receiver's own rule if no other is given. Raises `NotConnected`
+        when it is a stranger.
+        """
         dtype = self._peers.get(worker)
         if dtype is None:
             raise NotConnected(f"{worker} is not connected to {self.worker}")
-        return self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes, self.config.rule)
+        return self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes, rule or self.config.rule)
 
     def forget(self, worker: WorkerId) -> Future[None]:
         """Ends all that a worker had open. Call it only when that incarnation is gone and cannot write any more."""

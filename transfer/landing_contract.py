@@ -34,7 +34,7 @@ class Unpacker(Protocol):
 class LandingConfig:
     """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again.
 
-    `rule` is how KV is to be written on its way here.
+    `rule` is how KV is to be written on its way here, unless a request has its own.
     """
 
     window_slots: int = 4
@@ -45,13 +45,16 @@ class LandingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LandingRequest:
-    """What is to land: tokens `[first_token, num_tokens)` from `prefill_worker`. No `block_ids`: it is a link test."""
+    """What is to land: tokens `[first_token, num_tokens)` from `prefill_worker`. No `block_ids`: it is a link test. Without
+    a `rule` it is written by the receiver's own.
+    """
 
     request_id: str
     prefill_worker: WorkerId
     first_token: int
     num_tokens: int
     block_ids: tuple[int, ...]
+    rule: WireRule | None = None
 
 
 @dataclass(frozen=True, slots=True)

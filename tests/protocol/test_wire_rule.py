@@ -17,9 +17,11 @@ SPECTRUM = WireRule(WireCodec.SPECTRUM, 0.4, Importance.POSITIONAL, num_sinks=8,
 
 
 @given(RULES)
-def test_a_rule_crosses_as_json(rule: WireRule) -> None:
-    """Its fields as plain JSON make the same rule again."""
+def test_rules_and_offers_cross_as_json(rule: WireRule) -> None:
+    """Their fields as plain JSON make the same again."""
     assert WireRule.from_fields(json.loads(json.dumps(asdict(rule)))) == rule
+    for offer in (WireOffer(rule), WireOffer(rule, rule.budget / 2)):
+        assert WireOffer.from_fields(json.loads(json.dumps(asdict(offer)))) == offer
 
 
 def test_a_request_that_asks_for_nothing_gets_the_servers_rule() -> None:
