@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from protocol.errors import ConfigError
 from protocol.request import MAX_CHOICES
+from protocol.wire_rule import WireOffer
 
 MIB = 2**20
 _KEY = re.compile(r"[!-~]+")
@@ -25,7 +26,8 @@ class RouterConfig:
     answers to one prompt of a request.
 
     With `api_keys` clients must show one of them. `tls_cert` and `tls_key` are PEM files, both or neither. Pages of
-    `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port.
+    `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port. `wire` is how
+    the workers write KV, and what a request may ask for instead.
     """
 
     served_model_name: str
@@ -49,6 +51,7 @@ class RouterConfig:
     cors_origins: tuple[str, ...] = ()
     grpc_port: int | None = None
     log_prompts: bool = False
+    wire: WireOffer = field(default_factory=WireOffer)
 
     def __post_init__(self) -> None:
         if not self.served_model_name:

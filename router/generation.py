@@ -23,7 +23,17 @@ class GenerationStart:
     prompt_logprobs: PromptLogprobs | None = None
 
 
-GenerationEvent = GenerationStart | GeneratedToken
+@dataclass(frozen=True, slots=True)
+class KvLanded:
+    """KV of the prompt has crossed between two workers, in `wire_bytes`; in 16 bits it would have `half_bytes`. Comes anywhere
+    after the start, once for each time that it crossed, and not at all where nothing did.
+    """
+
+    wire_bytes: int
+    half_bytes: int
+
+
+GenerationEvent = GenerationStart | GeneratedToken | KvLanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,8 @@ class Generator(Protocol):
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[GenerationEvent], None]:
         """Events, those that are ready together in one item: one `GenerationStart`, then the tokens of all the request's
-        choices, those of a choice in order and its last one with `finish`; the iterator ends after the last choice has.
+        choices, those of a choice in order and its last one with `finish`, with a `KvLanded` anywhere among them; the
+        iterator ends after the last choice has.
 
         Closing the iterator early (`aclose`), or cancelling the task that waits for its next item, cancels the request
         on all workers; closing it after the last token is no cancellation. Raises `KvferryError`, before or between

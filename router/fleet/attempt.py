@@ -21,7 +21,7 @@ from protocol.ticket import Ticket
 from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
-from router.generation import GenerationEvent, GenerationStart
+from router.generation import GenerationEvent, GenerationStart, KvLanded
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class Attempt:
                 async for batch in batches:
                     yield batch
             while self._open_choices:
-                if tokens := self._wanted(inbox.take()):
-                    yield tokens
+                if events := self._wanted(inbox.take()):
+                    yield events
                 else:
                     await inbox.arrival()
         except WorkerUnavailable:
@@ -84,15 +84,19 @@ class Attempt:
         await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
 
     def _wanted(self, items: list[InboxItem]) -> list[GenerationEvent]:
-        """The tokens among what has come, but for those of choices that were abandoned."""
-        tokens: list[GenerationEvent] = []
+        """What has come, but for tokens of choices that were abandoned."""
+        events: list[GenerationEvent] = []
         for item in items:
-            if isinstance(item, GeneratedToken) and item.choice not in self._abandoned:
-                tokens.append(item)
+            if isinstance(item, GeneratedToken):
+                if item.choice in self._abandoned:
+                    continue
+                events.append(item)
                 if item.finish is not None:
                     self._open_choices.discard(item.choice)
                     self.is_settled = not self._open_choices and not self._abandoned
-        return tokens
+            elif isinstance(item, KvLanded):
+                events.append(item)
+        return events
 
     async def _cancel_on(
         self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool, choice: int | None = None
@@ -149,13 +153,19 @@ class Attempt:
     async def _prompt_scores(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptLogprobs | None:
         if self.request.num_prompt_logprobs is None:
             return None
-        while not (items := inbox.take()):
-            await inbox.arrival()
-        first, *tokens = items
-        if not isinstance(first, PromptScored):
-            raise KvferryError(f"{decode.name} sent no log-probabilities of the prompt although they were asked for")
-        inbox.put_back(tokens)
-        return first.scores
+        landed: list[InboxItem] = []  # of an earlier try with a prefill worker
+        while True:
+            while not (items := inbox.take()):
+                await inbox.arrival()
+            for number, item in enumerate(items):
+                if isinstance(item, PromptScored):
+                    inbox.put_back([*landed, *items[number + 1 :]])
+                    return item.scores
+                if isinstance(item, GeneratedToken):
+                    raise KvferryError(
+                        f"{decode.name} sent no log-probabilities of the prompt although they were asked for"
+                    )
+                landed.append(item)
 
     async def _reserve(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> Ticket | None:
         """Before the prefill starts: no prompt is computed that nobody can receive. A single token needs no receiver."""

@@ -15,6 +15,7 @@ from protocol.errors import KvferryError
 from protocol.ids import WorkerId
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
+from router.generation import KvLanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class PromptScored:
     scores: PromptLogprobs
 
 
-InboxItem = GeneratedToken | PromptScored
+InboxItem = GeneratedToken | PromptScored | KvLanded
 MAX_TOGETHER = 64
 """Tokens that are handed on at once, so that a burst for one request does not hold up the others."""
 
@@ -52,7 +53,7 @@ class TokenInbox:
         self._is_woken = False
 
     def put(self, item: InboxItem | KvferryError) -> None:
-        """Adds a token, the prompt's log-probabilities, or the error that ends the request."""
+        """Adds a token, the prompt's log-probabilities, that its KV has landed, or the error that ends the request."""
         self._items.append(item)
         self.wake()
 

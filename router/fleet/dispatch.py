@@ -19,7 +19,7 @@ from protocol.request import GeneratedToken, GenerateRequest
 from router.fleet.attempt import Attempt
 from router.fleet.fleet import Fleet
 from router.fleet.merge import merge
-from router.generation import GenerationEvent, GenerationStart, Readiness
+from router.generation import GenerationEvent, GenerationStart, KvLanded, Readiness
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +127,10 @@ class Dispatcher:
         """The events of an attempt as the client counts them, without those that it has or does not want."""
         events: list[GenerationEvent] = []
         for event in batch:
-            if isinstance(event, GenerationStart):
-                if not call.is_started:
-                    call.is_started = True
+            if not isinstance(event, GeneratedToken):
+                if isinstance(event, KvLanded) or not call.is_started:
                     events.append(event)
+                call.is_started |= isinstance(event, GenerationStart)
                 continue
             own = event.choice if choice is None else choice
             if own not in call.open_choices:

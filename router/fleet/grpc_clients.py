@@ -32,6 +32,7 @@ from protocol.wire import (
 )
 from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
 from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
+from router.generation import KvLanded
 
 log = logging.getLogger(__name__)
 
@@ -221,6 +222,9 @@ class GrpcDecodeClient(GrpcWorkerClient):
         await self._ask_at_once(deadline_s, generate=self._messages.of(request))
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
+        for landing in delivery.landings:
+            if (inbox := self._inboxes.get(landing.request_id)) is not None:
+                inbox.put(KvLanded(landing.wire_bytes, landing.half_bytes))
         for prompt in delivery.prompts:
             if (inbox := self._inboxes.get(prompt.request_id)) is not None:
                 inbox.put(PromptScored(scores_from_wire(prompt.scores)))

@@ -119,7 +119,7 @@ class Answering:
             for tally in tallies:
                 tally.report(self._front.metrics, self._call.endpoint, outcome)
             LOG.info(
-                "request %s, %s, generation %s: %d prompt tokens, %d cached, %s generated, %s, in %.1f ms",
+                "request %s, %s, generation %s: %d prompt tokens, %d cached, %s generated, %s, in %.1f ms%s",
                 self._call.request_id,
                 self._call.endpoint,
                 request.request_id,
@@ -128,6 +128,7 @@ class Answering:
                 "+".join(str(tally.generated_tokens) for tally in tallies),
                 "+".join(tally.outcome or outcome for tally in tallies),
                 took_ms,
+                _crossed(tallies[0]),
             )
 
     def _usage(self) -> Usage:
@@ -136,4 +137,13 @@ class Answering:
             prompt_tokens=sum(request.num_prompt_tokens for request in self._plan.requests),
             completion_tokens=sum(tally.generated_tokens for tally in tallies),
             cached_tokens=sum(tally.cached_tokens for tally in tallies),
+            kv_wire_bytes=sum(tally.kv_wire_bytes for tally in tallies),
+            kv_half_bytes=sum(tally.kv_half_bytes for tally in tallies),
         )
+
+
+def _crossed(tally: ChoiceTally) -> str:
+    """For the log: what KV crossed for a prompt, and its size beside 16 bits; nothing where none did."""
+    if not tally.kv_half_bytes:
+        return ""
+    return f", KV {tally.kv_wire_bytes / 1e6:.2f} MB at {tally.kv_wire_bytes / tally.kv_half_bytes:.3f} of FP16"

@@ -15,12 +15,13 @@ from router.front.front import Front
 from router.front.metrics import FrontMetrics
 from router.front.planning import Plan
 from router.front.writer import Writer
-from router.generation import GenerationEvent, GenerationStart
+from router.generation import GenerationEvent, KvLanded
 
 
 @dataclass(slots=True)
 class ChoiceTally:
-    """What one choice has come to so far. `outcome` is None until it has ended by itself.
+    """What one choice has come to so far. `outcome` is None until it has ended by itself. The bytes are of KV that crossed
+    for the prompt, and of the same KV in 16 bits; they are counted with its first choice.
 
     `index` counts the choices of the response, `request.num_choices` for each prompt.
     """
@@ -32,6 +33,8 @@ class ChoiceTally:
     generated_tokens: int = 0
     last_token_at: float = 0.0
     outcome: str | None = None
+    kv_wire_bytes: int = 0
+    kv_half_bytes: int = 0
 
     @property
     def is_first_of_prompt(self) -> bool:
@@ -50,6 +53,11 @@ class ChoiceTally:
                 metrics.time_to_second_token.observe(now - self.arrived_at)
         self.last_token_at = now
 
+    def count_landing(self, landed: KvLanded) -> None:
+        """Counts KV that crossed for the prompt."""
+        self.kv_wire_bytes += landed.wire_bytes
+        self.kv_half_bytes += landed.half_bytes
+
     def report(self, metrics: FrontMetrics, endpoint: str, fallback: str) -> None:
         """Adds the choice to the totals; `fallback` is the outcome of one that did not end by itself."""
         metrics.requests.labels(endpoint, self.outcome or fallback).inc()
@@ -57,6 +65,10 @@ class ChoiceTally:
         if self.last_token_at and self.is_first_of_prompt:
             metrics.prompt_tokens.inc(self.request.num_prompt_tokens)
             metrics.cached_tokens.inc(self.cached_tokens)
+        if self.kv_half_bytes:
+            metrics.kv_wire_ratio.observe(self.kv_wire_bytes / self.kv_half_bytes)
+            metrics.kv_wire_bytes.inc(self.kv_wire_bytes)
+            metrics.kv_half_bytes.inc(self.kv_half_bytes)
         if self.outcome is not None:
             metrics.request_duration.observe(self.last_token_at - self.arrived_at)
 
@@ -91,9 +103,12 @@ async def run_request(
 async def _deliver(batch: Sequence[GenerationEvent], reading: _Reading, writer: Writer) -> tuple[int, Piece] | None:
     """Delivers what is ready together, all but the piece with which the last choice ends: that is returned."""
     for event in batch:
-        if isinstance(event, GenerationStart):
-            reading.tallies[0].cached_tokens = event.cached_tokens
-            await writer.begin(reading.prompt, event)
+        if not isinstance(event, GeneratedToken):
+            if isinstance(event, KvLanded):
+                reading.tallies[0].count_landing(event)
+            else:
+                reading.tallies[0].cached_tokens = event.cached_tokens
+                await writer.begin(reading.prompt, event)
             continue
         piece = reading.piece_of(event)
         if piece is None:

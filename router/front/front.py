@@ -49,6 +49,7 @@ def create_front(
     """One front for all doors of a router: they share its places. Its metrics are added to `registry`."""
     admission = Admission(config.max_concurrent, config.max_queue)
     metrics = FrontMetrics(registry)
+    metrics.tell_wire(config.wire)
     metrics.running.set_function(lambda: admission.load.running)
     metrics.waiting.set_function(lambda: admission.load.waiting)
     return Front(config, tokenizer, generator, admission, metrics)

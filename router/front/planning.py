@@ -97,6 +97,7 @@ def request_for(front: Front, body: SamplingBody, prompt: Prompt, sampling: Samp
     max_choices = min(front.config.max_choices, front.config.max_concurrent)
     if (body.n or 1) > max_choices:
         raise BadRequest(f"n is {body.n}; this server gives at most {max_choices} choices", param="n")
+    front.config.wire.rule_for(body.kv_wire_budget)  # refused here rather than by a worker
     stop_token_ids = frozenset() if body.ignore_eos else frozenset(front.tokenizer.eos_token_ids)
     seed = secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed
     return GenerateRequest(
@@ -106,6 +107,7 @@ def request_for(front: Front, body: SamplingBody, prompt: Prompt, sampling: Samp
         sampling=replace(sampling, seed=seed),
         num_choices=body.n or 1,
         num_prompt_logprobs=body.prompt_logprobs,
+        kv_wire_budget=body.kv_wire_budget,
     )
 
 

@@ -86,3 +86,4 @@ class SamplingBody(Strict):
     repetition_penalty: Annotated[float, Field(gt=0, le=MAX_REPETITION_PENALTY)] | None = None
     logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIASES)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    kv_wire_budget: Annotated[float, Field(gt=0, le=1)] | None = None

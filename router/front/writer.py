@@ -12,11 +12,15 @@ from router.generation import GenerationStart
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of all choices of a response. A prompt counts once, however many choices it has."""
+    """Tokens of all choices of a response. A prompt counts once, however many choices it has. The bytes are of KV that
+    crossed between workers, and of the same KV in 16 bits.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    kv_wire_bytes: int = 0
+    kv_half_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's usage object."""

@@ -78,6 +78,8 @@ class RpcWriter:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
+            kv_wire_bytes=usage.kv_wire_bytes,
+            kv_half_bytes=usage.kv_half_bytes,
         )
         await self._write(GenerateResponse(usage=message))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from protocol.ids import new_request_id
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, SamplingParams, StopRule
-from router.generation import GenerationStart
+from router.generation import GenerationStart, KvLanded
 from tests.support.duo import Duo, greedy
 from tests.support.events import events_of
 from tests.support.oracle import prompt_of
@@ -69,9 +69,10 @@ async def tokens_and(duo: Duo, act: Callable[[int], None], asked: GenerateReques
     """Tokens of all answers; `act` is called with the number of tokens that the client has, from 0 (the start) on."""
     tokens = []
     async for event in events_of(duo.dispatcher.generate(asked)):
-        if not isinstance(event, GenerationStart):
+        if isinstance(event, GeneratedToken):
             tokens.append(event)
-        act(len(tokens))
+        if not isinstance(event, KvLanded):
+            act(len(tokens))
     return tokens
 
 

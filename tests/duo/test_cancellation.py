@@ -8,8 +8,7 @@ import contextlib
 import pytest
 
 from protocol.errors import KvferryError
-from protocol.request import GenerateRequest
-from router.generation import GenerationStart
+from protocol.request import GeneratedToken, GenerateRequest
 from tests.support.duo import Duo, DuoOptions, greedy
 from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
@@ -33,7 +32,7 @@ async def listen(duo: Duo, asked: GenerateRequest, heard: list[int]) -> None:
     """Collects an answer until it ends or the task is cancelled."""
     async with contextlib.aclosing(events_of(duo.dispatcher.generate(asked))) as events:
         async for event in events:
-            if not isinstance(event, GenerationStart):
+            if isinstance(event, GeneratedToken):
                 heard.append(event.token_id)
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from decode_worker.config import DecodeConfig
-from protocol.request import GenerateRequest
-from router.generation import GenerationStart
+from protocol.request import GeneratedToken, GenerateRequest
 from tests.duo.asking import VOCAB, sampled, seed_after
 from tests.support.duo import Duo, DuoOptions
 from tests.support.events import events_of
@@ -59,7 +58,7 @@ async def listen(duo: Duo, request: GenerateRequest, heard: Heard) -> None:
     """Collects all answers until they end or the task is cancelled."""
     async with contextlib.aclosing(events_of(duo.dispatcher.generate(request))) as events:
         async for event in events:
-            if not isinstance(event, GenerationStart):
+            if isinstance(event, GeneratedToken):
                 assert event.index == len(heard.choices[event.choice])
                 heard.choices[event.choice].append(event.token_id)
 

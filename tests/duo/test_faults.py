@@ -10,7 +10,7 @@ from decode_worker.config import DecodeConfig
 from protocol.errors import (
     NotReady,
 )
-from router.generation import GenerationStart
+from protocol.request import GeneratedToken
 from tests.duo.asking import (
     LENGTH,
     NUM_TOKENS,
@@ -81,7 +81,7 @@ def test_a_dead_p_is_noticed_before_its_kv_is_overdue(expected: list[int]) -> No
     async def work() -> list[int]:
         tokens = []
         async for event in events_of(duo.dispatcher.generate(request())):
-            if not isinstance(event, GenerationStart):
+            if isinstance(event, GeneratedToken):
                 tokens.append(event)
             if len(tokens) == 1:
                 duo.kill("prefill-0")
@@ -101,7 +101,7 @@ def test_a_stopped_p_keeps_its_slots_in_quarantine(expected: list[int]) -> None:
     async def work() -> list[int]:
         tokens = []
         async for event in events_of(duo.dispatcher.generate(request())):
-            if not isinstance(event, GenerationStart):
+            if isinstance(event, GeneratedToken):
                 tokens.append(event)
             if len(tokens) == 1:
                 duo.stopped.add("prefill-0")

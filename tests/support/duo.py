@@ -23,7 +23,6 @@ from protocol.request import GeneratedToken, GenerateRequest, SamplingParams, St
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.member import MAX_MISSED_PINGS
-from router.generation import GenerationStart
 from tests.support.clock import FakeClock
 from tests.support.events import events_of
 from tests.support.in_process import InProcessDecode, InProcessPrefill
@@ -84,7 +83,7 @@ class Duo:
     async def generate(self, request: GenerateRequest) -> list[GeneratedToken]:
         """All tokens of all answers."""
         events = [event async for event in events_of(self.dispatcher.generate(request))]
-        return [event for event in events if not isinstance(event, GenerationStart)]
+        return [event for event in events if isinstance(event, GeneratedToken)]
 
     def generate_all(self, requests: list[GenerateRequest]) -> list[list[int]]:
         """Token ids of the answers to requests that all come at once."""

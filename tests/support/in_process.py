@@ -19,6 +19,7 @@ from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
 from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
+from router.generation import KvLanded
 from transfer.landing_contract import LandingRequest
 
 if TYPE_CHECKING:
@@ -163,6 +164,9 @@ class InProcessDecode(_InProcess):
         await self.answer_of(asyncio.wrap_future(self._worker.receiver.forget(worker)))
 
     def _deliver(self, batch: OutletBatch) -> None:
+        for landing in batch.landings:
+            if landing.request_id in self._inboxes:
+                self._inboxes[landing.request_id].put(KvLanded(landing.wire_bytes, landing.half_bytes))
         for prompt in batch.prompts:
             if prompt.request_id in self._inboxes:
                 self._inboxes[prompt.request_id].put(PromptScored(prompt.scores))

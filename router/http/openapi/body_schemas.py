@@ -46,6 +46,7 @@ class Limits:
     max_prompts: int
     max_token_id: int
     min_prompt_chars: int
+    min_wire_budget: float
 
     @classmethod
     def of(cls, front: Front) -> Limits:
@@ -59,6 +60,7 @@ class Limits:
             max_token_id=front.vocab_size - 1,
             # Some models put a token before every text, so that an empty one is a prompt too.
             min_prompt_chars=0 if front.tokenizer.encode("") else 1,
+            min_wire_budget=config.wire.least_budget,
         )
 
 
@@ -133,6 +135,7 @@ FIELD_SCHEMAS: Mapping[type[BaseModel], FieldSchemas] = {
         "min_tokens": _limit_of_tokens(0),
         "n": lambda limits: nullable({"type": "integer", "minimum": 1, "maximum": limits.max_choices}),
         "stop": _stop,
+        "kv_wire_budget": lambda limits: nullable({"type": "number", "minimum": limits.min_wire_budget, "maximum": 1}),
     },
     CompletionBody: {
         "prompt": _prompt,

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from protocol.request import GeneratedToken
 from router.fleet.clients import TokenInbox
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Fleet, WorkerTarget
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
-from router.generation import GenerationStart
 from tests.router.fleet.loopback import Node
 from tests.support.duo import greedy
 from tests.support.events import events_of
@@ -102,4 +102,4 @@ async def drain(inbox: TokenInbox) -> None:
 async def answer(dispatcher: Dispatcher, num_tokens: int = NUM_TOKENS) -> list[int]:
     """Ids of an answer to the prompt."""
     events = [event async for event in events_of(dispatcher.generate(greedy(PROMPT, num_tokens)))]
-    return [event.token_id for event in events if not isinstance(event, GenerationStart)]
+    return [event.token_id for event in events if isinstance(event, GeneratedToken)]

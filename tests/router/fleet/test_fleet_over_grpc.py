@@ -11,10 +11,10 @@ from prefill_worker.worker import PrefillWorker
 from protocol.errors import (
     Cancelled,
 )
+from protocol.request import GeneratedToken
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Fleet
 from router.fleet.member import MAX_MISSED_PINGS
-from router.generation import GenerationStart
 from tests.router.fleet.driving import (
     NUM_TOKENS,
     PROMPT,
@@ -112,7 +112,7 @@ def test_many_over_the_real_wires(prefill: Node, decode: Node) -> None:
             events = [
                 event async for event in events_of(dispatcher.generate(greedy(prompt_of(length, VOCAB), NUM_TOKENS)))
             ]
-            return [event.token_id for event in events if not isinstance(event, GenerationStart)]
+            return [event.token_id for event in events if isinstance(event, GeneratedToken)]
 
         return await asyncio.gather(*map(one, lengths))
 
