@@ -84,6 +84,7 @@ def print_status(view: Mapping[str, Any]) -> None:
         "transfers",
         "failed",
         "moved",
+        "of FP16",
     ):
         table.add_column(column)
     for worker in view["workers"]:
@@ -98,10 +99,17 @@ def print_status(view: Mapping[str, Any]) -> None:
             str(status["num_transfers"]),
             str(status["num_transfer_failures"]),
             format_size(status["transfer_bytes"]),
+            ratio_of_landings(status) or "-",
         )
     console.print(table)
     for link in view["links"]:
         console.print(_link_line(link))
+
+
+def ratio_of_landings(status: Mapping[str, int]) -> str:
+    """Bytes of all KV that landed over those of 16 bits, as it was measured; empty where none did."""
+    half_bytes = status["landed_half_bytes"]
+    return f"{status['landed_wire_bytes'] / half_bytes:.3f}" if half_bytes else ""
 
 
 def _link_line(link: Mapping[str, Any]) -> str:

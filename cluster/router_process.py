@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from cluster.log_lines import log_to_stderr
 from protocol.errors import DeadlineExceeded, KvferryError
+from protocol.wire_rule import WireOffer
 from router.config import RouterConfig
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
@@ -60,6 +61,7 @@ class RouterSpec:
         config: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in fields["config"].items()
         }
+        config["wire"] = WireOffer.from_fields(config["wire"])
         return cls(**{**fields, "config": RouterConfig(**config)})
 
 

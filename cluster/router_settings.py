@@ -38,6 +38,7 @@ def router_config(settings: ServeSettings) -> RouterConfig:
         cors_origins=tuple(_parts(settings.cors_origins)),
         grpc_port=grpc_port_of(settings),
         log_prompts=settings.log_prompts,
+        wire=settings.wire_offer(),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cluster.console import ReadyView, print_ready, say
+from cluster.console import ReadyView, print_ready, ratio_of_landings, say
 from cluster.cores import available_cores, share_of_cores
 from cluster.http_client import get_json, stream_chat
 from cluster.launch import RunningCluster, launch
@@ -143,10 +143,11 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> None:
                 f"shipped {format_size(moved['transfer_bytes'])} of KV in {moved['num_transfers']} transfer(s)\n"
             )
         else:
+            ratio = ratio_of_landings(moved)
             sys.stdout.write(
                 f"{new['name']} (pid {new['process_id']}) landed {format_size(moved['transfer_bytes'])} for "
-                f"{moved['num_remote_prefill_tokens']} tokens, computed {moved['num_local_prefill_tokens']} prompt tokens "
-                f"itself, and ran {moved['num_steps']} steps\n"
+                f"{moved['num_remote_prefill_tokens']} tokens{f', {ratio} of FP16' if ratio else ''}, computed "
+                f"{moved['num_local_prefill_tokens']} prompt tokens itself, and ran {moved['num_steps']} steps\n"
             )
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from cluster.sizes import parse_size
 from protocol.errors import ConfigError
-from protocol.wire_rule import Importance, WireCodec, WireRule
+from protocol.wire_rule import Importance, WireCodec, WireOffer, WireRule
 
 ENVIRONMENT_PREFIX = "KVFERRY_"
+INT4_BY_PROBE, INT4_ON, INT4_OFF = "probe", "on", "off"
 
 
 def _setting(default: Any, text: str, *, metavar: str = "N", choices: tuple[str, ...] = ()) -> Any:
@@ -86,8 +87,11 @@ class ServeSettings:
         Importance.WINDOW.value, "which tokens get more bits", metavar="NAME", choices=tuple(Importance)
     )
     kv_wire_sinks: int = _setting(4, "first tokens of a prompt that always cross in 16 bits")
-    kv_wire_allow_int4: bool = _setting(
-        False, "let tokens cross in fewer than 8 bits: some models answer badly then, so try yours first"
+    kv_wire_int4: str = _setting(
+        INT4_BY_PROBE,
+        "whether tokens may cross in fewer than 8 bits; probe tries it on the model, once, where KV may cross lossily",
+        metavar="WHEN",
+        choices=(INT4_BY_PROBE, INT4_ON, INT4_OFF),
     )
     attention: str = _setting(
         "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")
@@ -143,17 +147,18 @@ class ServeSettings:
         for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body"):
             if getattr(self, name):
                 parse_size(getattr(self, name))
-        self.wire_rule()
-        if not 0 <= self.kv_wire_min_budget <= self.kv_wire_budget:
-            raise ConfigError(
-                f"--kv-wire-min-budget must be 0 or up to --kv-wire-budget {self.kv_wire_budget:g}, "
-                f"got {self.kv_wire_min_budget:g}"
-            )
+        self.wire_offer()
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")
 
+    def wire_offer(self) -> WireOffer:
+        """How KV is written on the wire and what a request may ask for. Raises `ConfigError` as `wire_rule` does."""
+        return WireOffer(self.wire_rule(), self.kv_wire_min_budget or None)
+
     def wire_rule(self) -> WireRule:
-        """How KV is written on the wire. Raises `ConfigError` for a rule that contradicts itself."""
+        """How KV is written on the wire, with INT4 where `kv_wire_int4` is on: `cluster.wire_choice` turns probe into on or
+        off. Raises `ConfigError` for a rule that contradicts itself.
+        """
         is_lossy = self.kv_wire_budget != 1.0
         codec = self.kv_wire_codec
         if codec == "auto":
@@ -165,7 +170,7 @@ class ServeSettings:
             budget=self.kv_wire_budget,
             importance=Importance(self.kv_wire_importance),
             num_sinks=self.kv_wire_sinks,
-            allows_int4=self.kv_wire_allow_int4,
+            allows_int4=self.kv_wire_int4 == INT4_ON,
         )
 
 

@@ -27,6 +27,7 @@ from protocol.description import WorkerDescription
 from protocol.errors import ConfigError
 from protocol.ids import WorkerId
 from protocol.rpc_server import RpcServer
+from protocol.wire_rule import WireOffer
 from transfer.arena import Arena
 from transfer.codec.budget import check_reachable
 from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
@@ -140,11 +141,12 @@ class DecodeProcess(WorkerProcess):
         landing = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
         transport = NixlTransport(self.identity, Arenas(landing=landing, outbox=None))
         codec = PoolCodec(engine.cache.pool, engine.layout)
-        rule = spec.wire_rule
-        check_reachable(engine.layout, rule, codec.chunk_tokens(engine.layout.dtype, landing.slot_bytes, rule))
-        receiver = Receiver(self.identity, transport, landing, codec, LandingConfig(rule=rule))
+        check_offer(WireOffer(spec.wire_rule, spec.min_wire_budget), codec, landing.slot_bytes)
+        receiver = Receiver(self.identity, transport, landing, codec, LandingConfig(rule=spec.wire_rule))
         config = DecodeConfig(
-            max_step_tokens=max(spec.max_step_tokens, spec.max_sequences), max_sequences=spec.max_sequences
+            max_step_tokens=max(spec.max_step_tokens, spec.max_sequences),
+            max_sequences=spec.max_sequences,
+            min_wire_budget=spec.min_wire_budget,
         )
         worker = DecodeWorker(self.identity, engine, receiver, config)
         service = DecodeService(worker)
@@ -152,6 +154,19 @@ class DecodeProcess(WorkerProcess):
         target = self._run(server, PumpThread(receiver, "landing"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
+
+
+def check_offer(offer: WireOffer, codec: PoolCodec, slot_bytes: int) -> None:
+    """Raises `ConfigError` with the reachable minimum unless long prompts keep to the server's budget, and to the smallest
+    that a request may ask for.
+    """
+    layout = codec.layout
+    least = offer.rule_for(offer.least_budget)
+    check_reachable(layout, offer.rule, codec.chunk_tokens(layout.dtype, slot_bytes, offer.rule))
+    try:
+        check_reachable(layout, least, codec.chunk_tokens(layout.dtype, slot_bytes, least))
+    except ConfigError as error:
+        raise ConfigError(f"--kv-wire-min-budget is too small: {error.message}", param="kv_wire_min_budget") from None
 
 
 def check_listening_address(address: str) -> None:

@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass, field
 
 from cluster.settings import ServeSettings
 from cluster.sizes import parse_size
-from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
+from protocol.wire_rule import LOSSLESS, WireRule
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """One worker. `index` counts the workers on its host; `host_address` is what its servers listen on.
 
-    `cluster_token` is wanted from every caller; it is empty only for a worker in the process of its caller.
+    `min_wire_budget` is the smallest that a request may ask for, None for that of `wire_rule`. `cluster_token` is wanted from
+    every caller; it is empty only for a worker in the process of its caller.
     """
 
     name: str
@@ -35,6 +36,7 @@ class WorkerSpec:
     slot_bytes: int
     log_level: str
     wire_rule: WireRule = LOSSLESS
+    min_wire_budget: float | None = None
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -45,9 +47,7 @@ class WorkerSpec:
     def from_json(cls, text: str) -> WorkerSpec:
         """The spec that crossed."""
         values = json.loads(text)
-        rule = values["wire_rule"]
-        codec, importance = WireCodec(rule["codec"]), Importance(rule["importance"])
-        return cls(**{**values, "wire_rule": WireRule(**{**rule, "codec": codec, "importance": importance})})
+        return cls(**{**values, "wire_rule": WireRule.from_fields(values["wire_rule"])})
 
 
 def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num_threads: int) -> WorkerSpec:
@@ -73,4 +73,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         slot_bytes=slot_bytes,
         log_level=settings.log_level,
         wire_rule=settings.wire_rule(),
+        min_wire_budget=settings.wire_offer().min_budget,
     )
