@@ -163,8 +163,20 @@ def test_a_budget_below_one_chooses_a_codec() -> None:
     assert _load("m").wire_rule().is_lossless
     rule = _load("m", "--kv-wire-budget", "0.6", "--kv-wire-sinks", "8").wire_rule()
     assert rule == WireRule(WireCodec.CHANNEL, 0.6, Importance.WINDOW, num_sinks=8, allows_int4=False)
-    rule = _load("m", "--kv-wire-codec", "spectrum", "--kv-wire-budget", "0.3", "--kv-wire-allow-int4").wire_rule()
+    rule = _load("m", "--kv-wire-codec", "spectrum", "--kv-wire-budget", "0.3", "--kv-wire-int4", "on").wire_rule()
     assert (rule.codec, rule.allows_int4) == (WireCodec.SPECTRUM, True)
+
+
+def test_int4_waits_for_its_probe(tmp_path: Path) -> None:
+    """Until the probe has spoken no token has fewer than 8 bits; a file's `on` and `off` are words."""
+    assert _load("m", "--kv-wire-budget", "0.3").kv_wire_int4 == "probe"
+    assert not _load("m", "--kv-wire-budget", "0.3").wire_rule().allows_int4
+    file = tmp_path / "serve.yaml"
+    for word, allows in (("on", True), ("off", False), ("probe", False)):
+        file.write_text(f"kv-wire-int4: {word}\n")
+        assert _load("m", "--config", str(file)).wire_rule().allows_int4 is allows
+    with pytest.raises(ConfigError, match="kv-wire-int4"):
+        _load("m", "--kv-wire-int4", "yes")
 
 
 @pytest.mark.parametrize("argv", [("--kv-wire-codec", "native", "--kv-wire-budget", "0.5"), ("--kv-wire-budget", "0")])
