@@ -1,13 +1,13 @@
-"""The text that codecs are judged on, as windows of tokens. Knows no model but its tokenizer's file."""
+"""The text that codecs are judged on, as windows of tokens. Knows no model but its tokenizer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from benchmarks.machine import ROOT
-from protocol.errors import ConfigError, ModelLoadError
+from protocol.errors import ConfigError
+from quality.text import starting_tokens
+from router.tokenization.tokenizer import Tokenizer
 
 OWN_DOCUMENTS = ("docs/adr/*.md", "ARCHITECTURE.md", "docs/security.md", "docs/two-hosts.md", "README.md")
 """Decisions come first: windows are cut from the beginning, and those documents change least."""
@@ -29,20 +29,19 @@ def read_text(path: Path | None) -> str:
     return own_text() if path is None else path.read_text(encoding="utf-8")
 
 
-def token_windows(text: str, model: Path, num_windows: int, num_tokens: int) -> list[list[int]]:
-    """The first `num_windows` windows of `num_tokens` tokens, one after the other, by the tokenizer of a model directory.
+def token_windows(text: str, tokenizer: Tokenizer, num_windows: int, num_tokens: int) -> list[list[int]]:
+    """The first `num_windows` windows of `num_tokens` tokens, one after the other, each begun as the model's texts are.
 
-    Raises `ConfigError` when the text is too short, `ModelLoadError` without a tokenizer.
+    Raises `ConfigError` when the text is too short.
     """
-    file = model / "tokenizer.json"
-    if not file.is_file():
-        raise ModelLoadError(f"{model} has no tokenizer.json: text cannot be cut into tokens")
-    tokens: list[int] = Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
-    needed = num_windows * num_tokens
+    start = starting_tokens(tokenizer)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    num_new = num_tokens - len(start)
+    needed = num_windows * num_new
     if len(tokens) < needed:
         raise ConfigError(
-            f"the text has {len(tokens)} tokens and {num_windows} windows of {num_tokens} need {needed}: give a longer "
+            f"the text has {len(tokens)} tokens and {num_windows} windows of {num_new} need {needed}: give a longer "
             "one or ask for fewer windows",
             param="text",
         )
-    return [tokens[start : start + num_tokens] for start in range(0, needed, num_tokens)]
+    return [[*start, *tokens[first : first + num_new]] for first in range(0, needed, num_new)]

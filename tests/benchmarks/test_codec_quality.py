@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.processors import TemplateProcessing
 
-from benchmarks.codec_quality import Bench, main, parse_arguments, rules
+from benchmarks.codec_quality import ALL_BUDGETS, Bench, asked, main, parse_arguments
+from benchmarks.quality.dropping import DropKind
 from benchmarks.quality.refinement import quantised
 from benchmarks.quality.text import own_text, token_windows
 from protocol.errors import ConfigError
 from protocol.wire_rule import WireCodec
 from quality.measures import compare, log_probabilities
-from tests.support.byte_tokenizer import write_byte_tokenizer
+from router.tokenization.tokenizer import Tokenizer
+from tests.support.byte_tokenizer import EOS_ID, EOS_TEXT, byte_tokenizer, write_byte_tokenizer
 from tests.support.tiny_directory import write_tiny_model
 
 SMALL = ["--windows", "2", "--context-tokens", "200", "--continued-tokens", "12", "--slice-tokens", "64"]
@@ -94,9 +98,55 @@ def test_no_budget_in_reach_is_an_error(model: Path, capsys: pytest.CaptureFixtu
 
 def test_all_has_every_codec_once() -> None:
     """Codecs without a choice once, the others at every budget and importance."""
-    found = rules(parse_arguments(["--all"]))
+    wanted = asked(parse_arguments(["--all"]))
+    found = wanted.rules()
     assert {rule.codec for rule in found} == set(WireCodec)
     assert len(found) == len(set(found)) == 4 + 2 * 7 * 4
+    assert list(wanted.drop_kinds) == list(DropKind)
+
+
+def test_all_has_a_row_for_every_case_in_reach(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Codecs, importance, dropping at its best, and needles stand in one table; what is out of reach is named."""
+    options = ["--all", "--windows", "1", "--context-tokens", "250", "--continued-tokens", "130"]
+    rows = Bench(parse_arguments(["--model", str(model), "--slice-tokens", "128", *options])).measure()
+    names = [(row["codec"], row["budget"], row["importance"]) for row in rows]
+    assert len(names) == len(set(names))
+    assert {(codec, kind) for codec, _, kind in names if codec == "drop"} == {("drop", kind.value) for kind in DropKind}
+    assert {budget for codec, budget, _ in names if codec == "drop"} == set(ALL_BUDGETS)
+    assert {codec for codec, *_ in names} == {*map(str, WireCodec), "drop"}
+    assert all(
+        row["wire_ratio"] <= row["budget"] for row in rows if row["codec"] == "drop" or (row["budget"] or 0) > 0.4
+    )
+    assert {row["needle_trials"] for row in rows} == {3}
+    errors = capsys.readouterr().err
+    assert "left out, channel 0.25 window 4: kv-wire-budget 0.25 cannot be reached" in errors
+    assert "needles: 0 of 3 are found over exact KV" in errors
+
+
+def test_dropping_is_worse_the_fewer_stay(model: Path) -> None:
+    """With all bytes dropping is what rounding to 16 bits is, and each budget has its best ratio alone."""
+    options = ["--codec", "native", "--budget", "0.3", "1.0", "--drop", *DropKind]
+    rows = Bench(parse_arguments(["--model", str(model), *SMALL, *options])).measure()
+    by_case = {(row["importance"], row["budget"]): row for row in rows}
+    assert len(rows) == len(by_case) == 5
+    for kind in DropKind:
+        few, all_but_one = by_case[kind.value, 0.3], by_case[kind.value, 1.0]
+        assert few["kl"] > all_but_one["kl"]
+        assert 0.27 < few["wire_ratio"] <= 0.3
+        assert 0.97 < all_but_one["wire_ratio"] <= 1.0
+
+
+def test_needles_that_cannot_be_asked_for_are_refused_at_once(model: Path) -> None:
+    """What is continued must be as long as a question with its answer."""
+    with pytest.raises(ConfigError, match=r"needles need --continued-tokens \d+ or more"):
+        Bench(parse_arguments(["--model", str(model), *SMALL, "--needles", "1"]))
+
+
+def test_a_table_of_its_own_goes_with_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--refinement` with what it does not show is a mistake on the command line."""
+    with pytest.raises(SystemExit):
+        parse_arguments(["--refinement", "--drop", "window"])
+    assert "no --plot, --drop or --needles" in capsys.readouterr().err
 
 
 def test_measures_are_those_of_the_definition() -> None:
@@ -117,12 +167,21 @@ def test_a_plain_quantiser_is_within_half_a_step(bits: int) -> None:
     assert bool(((quantised(values, 0, bits) - values).abs() <= 0.52 * steps + 1e-3 / 2**bits).all())
 
 
-def test_text_that_is_too_short_is_refused(tmp_path: Path) -> None:
+def test_text_that_is_too_short_is_refused() -> None:
     """The error says how many tokens there are and how many are needed."""
-    write_byte_tokenizer(tmp_path)
-    assert token_windows("abcdef", tmp_path, 2, 3) == [[97, 98, 99], [100, 101, 102]]
+    assert token_windows("abcdef", byte_tokenizer(), 2, 3) == [[97, 98, 99], [100, 101, 102]]
     with pytest.raises(ConfigError, match="6 tokens and 2 windows of 4 need 8"):
-        token_windows("abcdef", tmp_path, 2, 4)
+        token_windows("abcdef", byte_tokenizer(), 2, 4)
+
+
+def test_windows_begin_as_the_models_texts_do(tmp_path: Path) -> None:
+    """A start mark that the tokenizer puts before a text is the first token of every window."""
+    write_byte_tokenizer(tmp_path)
+    fast = FastTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    fast.post_processor = TemplateProcessing(single=f"{EOS_TEXT} $A", special_tokens=[(EOS_TEXT, EOS_ID)])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    windows = token_windows("abcdef", Tokenizer.from_directory(tmp_path), 2, 3)
+    assert windows == [[EOS_ID, 97, 98], [EOS_ID, 99, 100]]
 
 
 def test_the_default_text_is_long_enough() -> None:
