@@ -24,6 +24,9 @@ _LEAST_MAGNITUDE = 1e-8
 _EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 _FINEST = 16
 """Parts of a step that four planes tell apart."""
+_FIRST_EDGE = _FINEST // 2
+_LAST_EDGE = _FINEST * LEVELS - _FINEST // 2
+"""Where the inner cells begin and end, in sixteenths of a step from the minimum."""
 
 
 class Grid(NamedTuple):
@@ -52,14 +55,16 @@ def fit_scale(magnitude: torch.Tensor, max_code: float) -> torch.Tensor:
 def refined_codes(values: torch.Tensor, grid: Grid) -> torch.Tensor:
     """uint8: the rounded 4-bit code in the high half, four planes of what it leaves in the low half, highest first.
 
-    `values` is float32 and is overwritten. With t = (value - minimum) / step this is floor(16 * t + 8): adding half a step
-    before the base is cut off rounds it, and what is cut off lies within half a step of it. The grid's minimum itself gets
-    the code below, which every number of planes reads as the minimum: the outliers that made the grid stay exact.
+    `values` is float32 and is overwritten. With t = (value - minimum) / step, codes 1 to 14 are those of floor(16 * t + 8):
+    adding half a step before the base is cut off rounds it, and what is cut off lies within half a step of it. The cells of
+    codes 0 and 15 end at the grid's ends, so that they are half as wide; their planes divide that half. Values crowd there:
+    where one outlier makes a grid, all others lie at its other end.
     """
-    per_step = torch.where(grid.step > 0, _FINEST / grid.step.float(), 0.0)
-    values.sub_(grid.minimum.float()).mul_(per_step)
-    is_minimum = (values < 0.5) & (grid.step > 0)
-    return values.add_(_FINEST // 2).masked_fill_(is_minimum, _FINEST // 2 - 1).to(torch.uint8)
+    per_half = torch.where(grid.step > 0, 2 * _FINEST / grid.step.float(), 0.0)
+    values.sub_(grid.minimum.float()).mul_(per_half)  # 2 * 16 * t
+    inner = values.clamp(2 * _FIRST_EDGE, 2 * _LAST_EDGE)
+    # 2 * 16 * t - 16 * t within, and twice the distance from the edge in the outermost cells.
+    return values.sub_(inner, alpha=0.5).add_(_FIRST_EDGE).clamp_(max=255).to(torch.uint8)
 
 
 def plane_middles(num_planes: torch.Tensor) -> torch.Tensor:
@@ -73,10 +78,14 @@ def plane_middles(num_planes: torch.Tensor) -> torch.Tensor:
 def refined_values(codes: torch.Tensor, middles: torch.Tensor, grid: Grid) -> torch.Tensor:
     """float32 values of refined codes (uint8), given `plane_middles` of a shape that broadcasts over them.
 
-    No value is read outside the grid. Exact but for one rounding: code times step has at most 20 bits.
+    The lowest and the highest part of the grid are read as its ends, whatever the planes: what made the grid stays exact.
+    Exact but for one rounding: code times step has at most 20 bits.
     """
-    sixteenths = codes.float().add_(middles).clamp_(0, _FINEST * LEVELS)
-    return sixteenths.mul_(grid.step.float() / _FINEST).add_(grid.minimum.float())
+    highest = (_FINEST * LEVELS - 2 * middles).to(torch.uint8)
+    widened = codes.float().add_(middles)
+    widened.masked_fill_(codes == 0, -_FIRST_EDGE).masked_fill_(codes == highest, _LAST_EDGE + _FINEST)
+    inner = widened.clamp(_FIRST_EDGE, _LAST_EDGE)
+    return widened.add_(inner).mul_(grid.step.float() / (2 * _FINEST)).add_(grid.minimum.float())
 
 
 def signed_codes(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -118,3 +118,21 @@ def test_nibbles_and_planes_come_back(num_layers: int, num_elements: int, seed: 
     assert all(torch.equal(*pair) for pair in zip(split_refined(base, found), (keys, values), strict=True))
     assert all(torch.equal(*pair) for pair in zip(split_nibbles(rest), (keys & 15, values & 15), strict=True))
     assert all(torch.equal(*pair) for pair in zip(split_refined(base, None), (keys & 240, values & 240), strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-1000, 1000, width=16), st.floats(0.5, 1000, width=16), st.integers(0, 4), st.booleans())
+def test_the_ends_of_a_grid_are_exact_and_a_crowd_beside_them_stays_there(
+    end: float, distance: float, num_planes: int, is_low: bool
+) -> None:
+    """One outlier and a crowd at the other end: planes leave both where they are, and never move the crowd farther."""
+    outlier = end + distance if is_low else end - distance
+    crowd = torch.tensor([end, end + (outlier - end) / 1000, end + (outlier - end) / 500, outlier])
+    grid = fit_grid(*lowest_and_highest(crowd, 0))
+    codes = refined_codes(crowd.clone(), grid) & (0xF0 | 0xF0 >> num_planes)
+    found = refined_values(codes, plane_middles(torch.tensor([num_planes])), grid)
+    step = float(grid.step)
+    ends = torch.cat([grid.minimum.float(), grid.minimum.float() + 15 * grid.step.float()])
+    assert set(found[[0, 3]].tolist()) == set(ends.tolist())
+    spread = float((crowd[:3] - found[0]).abs().max())
+    assert float((found[:3] - crowd[:3]).abs().max()) <= max(spread, step / 2 ** (num_planes + 2)) + step / 100
