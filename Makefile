@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.kvferry-installed
+INSTALLED := $(VENV)/.kvferry-installed
+# What tests, checks and plots need besides: a newcomer's demo does without.
+DEV_INSTALLED := $(VENV)/.kvferry-dev-installed
 MODEL ?= smollm2-135m
 ARGS ?=
 # One compute thread a process, unless the caller says otherwise: oversubscribed OpenMP threads spin.
@@ -14,49 +16,54 @@ export OMP_NUM_THREADS ?= 1
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|'
 
-$(STAMP): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing kvferry and what it needs into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -U 'pip>=25'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV_INSTALLED): $(INSTALLED)
+	@echo "installing what tests and checks need into $(VENV)"
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-setup: $(STAMP)  ## make a virtual environment and install everything, pinned
+setup: $(DEV_INSTALLED)  ## make a virtual environment and install everything, pinned
 	@echo "ready: $(BIN)/kvferry --help"
 
-demo: $(STAMP)  ## fetch the demo model, start one prefill and one decode worker, stream an answer
+demo: $(INSTALLED)  ## fetch the demo model, start one prefill and one decode worker, stream an answer
 	@$(BIN)/kvferry demo --model $(MODEL) $(ARGS)
 
-serve: $(STAMP)  ## serve the demo model on port 8000 (MODEL=..., ARGS='--prefill 2 --decode 1')
+serve: $(INSTALLED)  ## serve the demo model on port 8000 (MODEL=..., ARGS='--prefill 2 --decode 1')
 	@$(BIN)/kvferry serve $(MODEL) $(ARGS)
 
-test: $(STAMP)  ## all tests: unit, then system
+test: $(DEV_INSTALLED)  ## all tests: unit, then system
 	@$(BIN)/python -m pytest tests $(ARGS)
 
-test-unit: $(STAMP)  ## the tests that need no other process, on two cores
+test-unit: $(DEV_INSTALLED)  ## the tests that need no other process, on two cores
 	@$(BIN)/python -m pytest tests -n 2 -m 'not system and not gpu' $(ARGS)
 
-test-system: $(STAMP)  ## the tests with real processes, Ray, NIXL and sockets
+test-system: $(DEV_INSTALLED)  ## the tests with real processes, Ray, NIXL and sockets
 	@$(BIN)/python -m pytest tests/system -m system $(ARGS)
 
-test-gpu: $(STAMP)  ## the tests that need a CUDA device
+test-gpu: $(DEV_INSTALLED)  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
 
-check: $(STAMP)  ## format, lint, types, import arrows, generated code
+check: $(DEV_INSTALLED)  ## format, lint, types, import arrows, generated code
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python protocol/generate.py --check
 
-fmt: $(STAMP)  ## format and fix what can be fixed
+fmt: $(DEV_INSTALLED)  ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix -q . || true
 	@$(BIN)/ruff format -q .
 
-proto: $(STAMP)  ## generate the protobuf code again
+proto: $(DEV_INSTALLED)  ## generate the protobuf code again
 	@$(BIN)/python protocol/generate.py
 
-bench: $(STAMP)  ## the benchmarks that need no running server; JSON on the last line of each
+bench: $(DEV_INSTALLED)  ## the benchmarks that need no running server; JSON on the last line of each
 	@$(BIN)/python -m benchmarks.engine_step --model $(MODEL) --threads 1
 	@$(BIN)/python -m benchmarks.transfer_bandwidth
 	@$(BIN)/python -m benchmarks.router_load --model $(MODEL)

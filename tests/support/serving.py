@@ -20,7 +20,7 @@ from cluster.http_client import get_json
 from tests.support.polling import poll_until
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_WITHIN_S = 120.0
+READY_WITHIN_S = 240.0
 GONE_WITHIN_S = 10.0
 
 
