@@ -25,11 +25,13 @@ from cluster.serve import check_ports
 from cluster.settings import ServeSettings
 from cluster.worker_spec import WorkerSpec, spec_of
 from protocol.errors import ConfigError
+from protocol.wire_rule import WireCodec, WireOffer, WireRule
 from router.config import RouterConfig
 from router.server import listening_socket
 from tests.support.certificate import why_not, write_certificate
 
 SECRET = "sk-marker-of-a-secret"
+LOSSLESS_WITHOUT_INT4 = WireRule(allows_int4=False)
 needs_openssl = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
@@ -100,9 +102,17 @@ def test_everything_reaches_the_router(tmp_path: Path) -> None:
     )
     config = router_config(settings)
     assert (config.max_body_bytes, config.log_prompts, config.grpc_port) == (2 * 2**20, True, None)
+    assert config.wire == WireOffer(LOSSLESS_WITHOUT_INT4)
     assert config.cors_origins == ("https://a.example", "http://b.example:3000")
     assert RouterSpec.from_json(RouterSpec("d", config, 0, "info").to_json()).config == config
     assert json.loads(RouterSpec("d", config, 0, "info").to_json())["config"].keys() == asdict(config).keys()
+
+
+def test_the_rule_of_the_wire_reaches_the_router() -> None:
+    """With the bounds of what requests may ask for, and through the way to its process."""
+    config = router_config(_settings(kv_wire_budget=0.6, kv_wire_min_budget=0.5, kv_wire_int4="on"))
+    assert config.wire == WireOffer(WireRule(WireCodec.CHANNEL, 0.6), 0.5)
+    assert RouterSpec.from_json(RouterSpec("d", config, 0, "info").to_json()).config == config
 
 
 @pytest.mark.parametrize(("max_sequences", "most"), [(1, 1), (64, 64), (1000, 128)])

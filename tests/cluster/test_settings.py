@@ -179,6 +179,17 @@ def test_int4_waits_for_its_probe(tmp_path: Path) -> None:
         _load("m", "--kv-wire-int4", "yes")
 
 
+def test_requests_get_no_less_than_the_server_itself_unless_told() -> None:
+    """The smallest budget that a request may ask for is the server's own, or a smaller one."""
+    assert _load("m").wire_offer().least_budget == 1.0
+    assert _load("m", "--kv-wire-budget", "0.6").wire_offer().least_budget == 0.6
+    assert _load("m", "--kv-wire-budget", "0.6", "--kv-wire-min-budget", "0.55").wire_offer().least_budget == 0.55
+    assert _load("m", "--kv-wire-min-budget", "0.55").wire_offer().rule.is_lossless
+    for wrong in ("0.61", "-0.1", "nan"):
+        with pytest.raises(ConfigError, match="kv-wire-min-budget"):
+            _load("m", "--kv-wire-budget", "0.6", "--kv-wire-min-budget", wrong)
+
+
 @pytest.mark.parametrize("argv", [("--kv-wire-codec", "native", "--kv-wire-budget", "0.5"), ("--kv-wire-budget", "0")])
 def test_a_rule_that_contradicts_itself_is_refused(argv: tuple[str, str]) -> None:
     """Before anything is started."""
@@ -188,7 +199,9 @@ def test_a_rule_that_contradicts_itself_is_refused(argv: tuple[str, str]) -> Non
 
 def test_the_rule_reaches_the_worker() -> None:
     """It crosses to the worker's process as JSON and comes out the same."""
-    settings = _load("m", "--kv-wire-budget", "0.7", "--kv-wire-importance", "positional")
+    settings = _load(
+        *("m", "--kv-wire-budget", "0.7", "--kv-wire-min-budget", "0.6", "--kv-wire-importance", "positional")
+    )
     spec = spec_of(settings, "decode", 0, device="cpu", num_threads=1)
     assert WorkerSpec.from_json(spec.to_json()) == spec
-    assert spec.wire_rule == settings.wire_rule()
+    assert (spec.wire_rule, spec.min_wire_budget) == (settings.wire_rule(), 0.6)

@@ -2,8 +2,12 @@
 
 import pytest
 
-from cluster.worker_process import check_listening_address
+from cluster.worker_process import check_listening_address, check_offer
 from protocol.errors import ConfigError
+from protocol.wire_rule import WireCodec, WireOffer, WireRule
+from tests.support.duo import SLOT_BYTES
+from tests.support.tiny_model import tiny_engine
+from transfer.codec.pool_codec import PoolCodec
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "", "all", "0"])
@@ -17,3 +21,38 @@ def test_a_worker_never_listens_on_all_interfaces(address: str) -> None:
 def test_one_interface_is_enough(address: str) -> None:
     """Loopback and a network's own are both fine."""
     check_listening_address(address)
+
+
+def _codec() -> PoolCodec:
+    engine = tiny_engine()
+    return PoolCodec(engine.cache.pool, engine.layout)
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        WireOffer(),
+        WireOffer(WireRule(WireCodec.CHANNEL, 0.5)),
+        WireOffer(WireRule(WireCodec.CHANNEL, 0.5), 0.4),
+        WireOffer(WireRule(), 0.4),
+        WireOffer(WireRule(WireCodec.UNIFORM_INT8, 1.0), 0.7),
+    ],
+)
+def test_a_budget_that_long_prompts_reach_is_accepted(offer: WireOffer) -> None:
+    """The server's own, and the smallest that a request may ask for."""
+    check_offer(offer, _codec(), SLOT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("offer", "word"),
+    [
+        (WireOffer(WireRule(WireCodec.CHANNEL, 0.2)), "^kv-wire-budget 0.2"),
+        (WireOffer(WireRule(WireCodec.CHANNEL, 0.2), 0.1), "^kv-wire-budget 0.2"),
+        (WireOffer(WireRule(WireCodec.CHANNEL, 0.5), 0.2), "^--kv-wire-min-budget is too small.*at least 0.3"),
+        (WireOffer(WireRule(allows_int4=False), 0.4), "^--kv-wire-min-budget is too small.*without INT4"),
+    ],
+)
+def test_a_budget_out_of_reach_is_refused_at_start(offer: WireOffer, word: str) -> None:
+    """With the setting's name and the smallest that could be reached."""
+    with pytest.raises(ConfigError, match=word):
+        check_offer(offer, _codec(), SLOT_BYTES)

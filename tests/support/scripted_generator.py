@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from protocol.errors import KvferryError
 from protocol.request import FinishReason, GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
-from router.generation import GenerationEvent, GenerationStart, Readiness
+from router.generation import GenerationEvent, GenerationStart, KvLanded, Readiness
 
 Prompt = tuple[int, ...]
 
@@ -21,7 +21,7 @@ class Script:
     `token_ids` (of choice k: `choices[k]`, where that is given) are replayed as far as the request's stop rule lets them,
     the last one with `finish` if that is given; then `error` is raised, or nothing more comes until `release` (`hangs`). A
     script that has run out of tokens and does neither repeats its last one. One that `is_unscored` leaves out
-    the log-probabilities of prompts.
+    the log-probabilities of prompts. `landings` come before the first token.
     """
 
     token_ids: Sequence[int] = (65,)
@@ -33,6 +33,7 @@ class Script:
     choices: Sequence[Sequence[int]] = ()
     comes_together: bool = False
     is_unscored: bool = False
+    landings: Sequence[KvLanded] = ()
 
     def ids_of(self, choice: int) -> Sequence[int]:
         return self.choices[choice] if self.choices else self.token_ids
@@ -70,6 +71,8 @@ class ScriptedGenerator:
                 is_over = True
                 raise script.start_error
             yield [GenerationStart(script.cached_tokens, None if script.is_unscored else _prompt_scores(request))]
+            if script.landings:
+                yield list(script.landings)
             open_choices = list(range(request.num_choices))
             ready: list[GenerationEvent] = []
             for index in range(request.stop.max_tokens):

@@ -21,6 +21,7 @@ from protocol.errors import (
 from protocol.ids import WorkerId, new_request_id
 from protocol.layout import KvDtype
 from protocol.ticket import Ticket
+from protocol.wire_rule import LOSSLESS, WireCodec, WireRule
 from tests.transfer.ferry import CHUNK_TOKENS, Ferry, FerryOptions, layout
 from transfer.frames import Frame, FrameKind
 from transfer.landing_contract import LandingConfig, LandingRequest
@@ -71,6 +72,22 @@ def test_an_empty_range_is_refused(tokens: tuple[int, int]) -> None:
     pair = ferry()
     with pytest.raises(BadRequest):
         pair.receiver.reserve(LandingRequest(new_request_id(), pair.sender.worker, *tokens, block_ids=(0, 1)), 0.0)
+    pair.check_quiet()
+
+
+@pytest.mark.parametrize("own", [LOSSLESS, WireRule(WireCodec.SPECTRUM, 0.9)], ids=lambda rule: rule.codec)
+def test_a_requests_rule_takes_the_place_of_the_receivers_own(own: WireRule) -> None:
+    """In the ticket and in the length of its chunks; without one it is the receiver's."""
+    pair = Ferry(FerryOptions(landing=LandingConfig(rule=own)))
+    for rule in (None, LOSSLESS, WireRule(WireCodec.CHANNEL, 0.8)):
+        asked = LandingRequest(new_request_id(), pair.sender.worker, 0, 100, tuple(range(25)), rule)
+        ticket = pair.receiver.reserve(asked, pair.clock.now)
+        assert ticket.rule == (own if rule is None else rule)
+        assert ticket.chunk_tokens == pair.receiver.chunk_tokens_from(pair.sender.worker, ticket.rule)
+        assert (ticket.chunk_tokens == CHUNK_TOKENS) is ticket.rule.is_lossless
+        pair.ship(ticket)
+        pair.run()
+        assert pair.landed(ticket).error is None
     pair.check_quiet()
 
 

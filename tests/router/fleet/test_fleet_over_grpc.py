@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from decode_worker.worker import DecodeWorker
 from prefill_worker.worker import PrefillWorker
-from protocol.errors import (
-    Cancelled,
-)
+from protocol.errors import BadRequest, Cancelled
 from protocol.request import GeneratedToken
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Fleet
 from router.fleet.member import MAX_MISSED_PINGS
+from router.generation import KvLanded
 from tests.router.fleet.driving import (
     NUM_TOKENS,
     PROMPT,
@@ -29,6 +29,7 @@ from tests.support.duo import greedy
 from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
 from tests.support.tiny_model import tiny_engine
+from transfer.codec.budget import sixteen_bit_bytes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -51,6 +52,39 @@ def test_stopping_p_moves_its_prompts(prefill: Node, decode: Node, cluster: Clus
     assert with_fleet([prefill, decode], work) == expected
     assert decode.decode.num_local_prefill_tokens == len(PROMPT)
     check_idle(decode)
+
+
+def test_what_crossed_is_told_to_the_router(prefill: Node, decode: Node) -> None:
+    """Once for a request, among its events and in the worker's status: here the cache's own bytes, twice those of 16 bits."""
+
+    async def work(fleet: Fleet, dispatcher: Dispatcher) -> list[KvLanded]:
+        asked = replace(greedy(PROMPT, NUM_TOKENS), kv_wire_budget=1.0)
+        told = [event async for event in events_of(dispatcher.generate(asked)) if isinstance(event, KvLanded)]
+        await fleet.look()
+        status = fleet.decodes["decode-0"].status
+        assert [(status.landed_wire_bytes, status.landed_half_bytes)] == [
+            (one.wire_bytes, one.half_bytes) for one in told
+        ]
+        assert fleet.prefills["prefill-0"].status.transfer_bytes == status.landed_wire_bytes
+        return told
+
+    (told,) = with_fleet([prefill, decode], work)
+    assert told.half_bytes == sixteen_bit_bytes(decode.decode.engine.layout, len(PROMPT))
+    assert 2.0 < told.wire_bytes / told.half_bytes < 2.1
+    check_idle(prefill, decode)
+
+
+def test_a_budget_that_a_worker_does_not_allow_is_the_callers_error(prefill: Node, decode: Node) -> None:
+    """Its field and the worker's bounds cross with it, and no other worker is tried."""
+
+    async def work(fleet: Fleet, dispatcher: Dispatcher) -> None:
+        with pytest.raises(BadRequest, match="takes 1 to 1") as caught:
+            await dispatcher.generate(replace(greedy(PROMPT), kv_wire_budget=0.5)).__anext__()
+        assert caught.value.param == "kv_wire_budget"
+        assert dispatcher.num_moves == 0
+
+    with_fleet([prefill, decode], work)
+    check_idle(prefill, decode)
 
 
 @pytest.mark.parametrize("name", ["prefill-0", "decode-0"])

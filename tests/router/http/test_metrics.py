@@ -62,4 +62,8 @@ def test_the_document_lists_exactly_the_routers_metrics() -> None:
         (family.name + ("_total" if family.type == "counter" else ""), family.type) for family in registry.collect()
     }
     assert {(name, kind) for name, _, kind in rows} == known
-    assert {labels for name, labels, _ in rows if name == "kvferry_requests_total"} == {"endpoint,outcome"}
+    labels_of = {name: labels for name, labels, _ in rows if labels}
+    assert labels_of == {
+        "kvferry_requests_total": "endpoint,outcome",
+        "kvferry_kv_wire_info": "codec,budget,min_budget,int4",
+    }

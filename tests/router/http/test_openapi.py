@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from protocol.errors import KvferryError
+from protocol.wire_rule import WireCodec, WireOffer, WireRule
 from router.fleet.fleet import Fleet
 from router.fleet.view import add_cluster_route
 from router.http.answer_schemas import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
@@ -76,11 +77,17 @@ async def test_keys_are_asked_for_where_they_are_needed(front: FrontUnderTest) -
 
 async def test_limits_are_those_of_the_configuration() -> None:
     """The schemas and the description have this server's numbers."""
-    config = front_config(context_tokens=50, max_choices=3, max_body_bytes=12345, request_timeout_s=17)
+    offer = WireOffer(WireRule(WireCodec.CHANNEL, 0.5), 0.3)
+    config = front_config(context_tokens=50, max_choices=3, max_body_bytes=12345, request_timeout_s=17, wire=offer)
     found = await document(FrontUnderTest(config=config))
     schemas = found["components"]["schemas"]
     assert schemas["ChatBody"]["properties"]["n"]["anyOf"][0]["maximum"] == 3
     assert schemas["ChatBody"]["properties"]["max_tokens"]["anyOf"][0]["maximum"] == 49
+    assert schemas["ChatBody"]["properties"]["kv_wire_budget"]["anyOf"][0] == {
+        "type": "number",
+        "minimum": 0.3,
+        "maximum": 1,
+    }
     assert all(number in found["info"]["description"] for number in (" 50 ", " 12345 ", " 17 s"))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from protocol.kvferry_v1_pb2 import Chat, ChatMessage, GenerateRequest, TokenIds
 from protocol.request import GenerateRequest as WorkerRequest
+from router.generation import KvLanded
 from router.rpc.writer import MAX_ENTRIES_PER_MESSAGE
 from tests.support.byte_tokenizer import EOS_ID
 from tests.support.http_front import MODEL, front_config
@@ -23,7 +24,7 @@ MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content
 SAMPLING: dict[str, Any] = {
     "model": MODEL, "n": 2, "max_tokens": 5, "min_tokens": 2, "temperature": 0.7, "top_p": 0.9, "top_k": 40,
     "min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "seed": 2**63 - 1,
-    "ignore_eos": True,
+    "ignore_eos": True, "kv_wire_budget": 1.0,
 }  # fmt: skip
 BODIES = [
     ({"prompt": "hi"}, {"text": "hi"}),
@@ -107,6 +108,15 @@ async def test_a_stream_is_a_start_then_deltas_then_the_usage() -> None:
     assert answer.start.model == MODEL
     assert answer.start.id.startswith("cmpl-")
     assert answer.start.created > 0
+
+
+async def test_the_usage_has_what_crossed() -> None:
+    """Bytes on the wire and those of 16 bits, of all that landed for the prompt; zeros where nothing did."""
+    landings = [KvLanded(300, 1000), KvLanded(100, 500)]
+    usage = (await _doors(landings=landings).generate(GenerateRequest(text="hi", n=2))).usage
+    assert (usage.kv_wire_bytes, usage.kv_half_bytes) == (400, 1500)
+    usage = (await _doors().generate()).usage
+    assert (usage.kv_wire_bytes, usage.kv_half_bytes) == (0, 0)
 
 
 async def test_every_drawn_token_comes_once_with_or_without_its_text() -> None:

@@ -40,6 +40,7 @@ COMPLETIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             ("top_p", 1.5), ("top_k", -2), ("min_p", 1.1), ("presence_penalty", 3.0), ("frequency_penalty", -3.0),
             ("repetition_penalty", 0.0), ("seed", 2**63), ("logprobs", 21), ("prompt_logprobs", 21),
             ("stop", ["a", "b", "c", "d", "e"]), ("stop", [""]),
+            ("kv_wire_budget", 0.0), ("kv_wire_budget", 0.5), ("kv_wire_budget", 1.5), ("kv_wire_budget", float("nan")),
         ]
     ),
     ({}, {}),
