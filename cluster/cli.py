@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from cluster.load_settings import add_flags, load_settings
 from protocol.errors import Blame, KvferryError
+from protocol.wire_rule import WireCodec
+from quality.verdict import DEFAULT_WINDOWS
 
 DESCRIPTION = (
     "Serves large language models with prefill and decode on separate workers; the KV cache is ferried between."
@@ -23,6 +25,21 @@ SERVE_EPILOG = """examples:
 
 Every setting is also an environment variable (in brackets) and a key of the --config file. A flag beats the
 environment, the environment beats the file."""
+
+PROBE_DESCRIPTION = """Measures what a model says over KV that crossed in fewer bits, beside what it says over exact KV:
+KL divergence, agreement of the likeliest token and change of perplexity on a text that ships with kvferry, and whether it
+finds three needles. INT4 is tried at a budget of 0.3, INT8 at the smallest budget that has 8 bits for every token.
+The verdict is kept in kvferry's cache. `kvferry serve` uses it, and probes by itself when there is none, wherever KV may
+cross lossily and --kv-wire-int4 is not on or off."""
+
+PROBE_EPILOG = """exit status:
+  0  INT4 passes              3  only INT8 passes         4  neither passes
+  2  the command or the model is wrong                    1  anything else
+
+examples:
+  kvferry probe smollm2-135m
+  kvferry probe ./my-model --codec spectrum --windows 3 --force
+  kvferry probe ./my-model --json | jq .tiers.int4.passes"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +77,45 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--api-key", metavar="KEY", help="a key that it knows [KVFERRY_API_KEY]")
     status.add_argument("--tls-cert", metavar="FILE", help="its certificate, to trust for https [KVFERRY_TLS_CERT]")
     status.set_defaults(run=_status)
+
+    probe = verbs.add_parser(
+        "probe",
+        help="measure whether a model's KV may cross in fewer bits",
+        description=PROBE_DESCRIPTION,
+        epilog=PROBE_EPILOG,
+        formatter_class=raw,
+    )
+    _add_probe_flags(probe)
+    probe.set_defaults(run=_probe)
     return parser
+
+
+def _add_probe_flags(parser: argparse.ArgumentParser) -> None:
+    dtypes = ("auto", "float32", "float16", "bfloat16")
+    codecs = [codec for codec in WireCodec if codec is not WireCodec.NATIVE]
+    parser.add_argument("model", metavar="MODEL", help="smollm2-135m, a directory, a .gguf file or a Hub id")
+    parser.add_argument(
+        "--codec", type=WireCodec, choices=codecs, default=WireCodec.CHANNEL, help="(default %(default)s)"
+    )
+    parser.add_argument(
+        "--windows",
+        type=_positive,
+        metavar="N",
+        default=DEFAULT_WINDOWS,
+        help="parts of the text to judge by (default %(default)s)",
+    )
+    parser.add_argument("--threads", type=_positive, metavar="N", help="compute threads on the CPU (default all cores)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default %(default)s)")
+    parser.add_argument("--dtype", choices=dtypes, default="auto", help="type to compute in (default %(default)s)")
+    parser.add_argument("--kv-dtype", choices=dtypes, default="auto", help="type of the cache (default %(default)s)")
+    parser.add_argument("--force", action="store_true", help="measure again, whatever was stored")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -75,6 +130,27 @@ def _demo(arguments: argparse.Namespace) -> int:
     from cluster.serve import DEMO_QUESTION, demo
 
     return demo(settings, arguments.question or DEMO_QUESTION)
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from cluster.probe_command import (
+        ProbeOptions,
+        run_probe,
+    )  # torch takes a second to import, and no other verb needs it
+
+    return run_probe(
+        ProbeOptions(
+            model=arguments.model,
+            codec=arguments.codec,
+            num_windows=arguments.windows,
+            num_threads=arguments.threads or 0,
+            device=arguments.device,
+            compute_dtype=arguments.dtype,
+            kv_dtype=arguments.kv_dtype,
+            is_forced=arguments.force,
+            is_json=arguments.json,
+        )
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:

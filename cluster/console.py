@@ -25,7 +25,9 @@ def say(sentence: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReadyView:
-    """What there is to say about a cluster that serves. `grpc` is empty when gRPC is off. No key is in it."""
+    """What there is to say about a cluster that serves. `grpc` is empty when gRPC is off, `wire` when nothing is lossy. No key
+    is in it.
+    """
 
     url: str
     grpc: str
@@ -34,6 +36,7 @@ class ReadyView:
     certificate: str
     workers: Sequence[Mapping[str, Any]]
     links: Sequence[Mapping[str, Any]]
+    wire: Sequence[str] = ()
 
 
 def print_ready(view: ReadyView) -> None:
@@ -60,6 +63,8 @@ def print_ready(view: ReadyView) -> None:
     console.print(table)
     for link in view.links:
         console.print(_link_line(link))
+    for line in view.wire:
+        console.print(line)
     key = '-H "Authorization: Bearer $KVFERRY_API_KEY" ' if view.wants_key else ""
     cacert, trust = (
         (f"--cacert {view.certificate} ", f" --tls-cert {view.certificate}") if view.certificate else ("", "")

@@ -20,6 +20,7 @@ from cluster.launch import RunningCluster, launch
 from cluster.router_settings import cluster_token_of, router_config, warnings_of
 from cluster.settings import ServeSettings
 from cluster.sizes import format_size
+from cluster.wire_decision import decide, wire_lines
 from engine.checkpoint.config_file import read_config
 from engine.checkpoint.resolve import resolve_model
 from engine.model_config import ModelConfig
@@ -73,9 +74,13 @@ def _start(settings: ServeSettings) -> RunningCluster:
         share_of_cores(num_workers, len(available_cores()), settings.threads_per_worker)
     for warning in warnings_of(router):
         say(f"note: {warning}")
+    deadline = time.monotonic() + settings.startup_timeout
+    choice = decide(settings, directory.path, config, deadline, say)
+    settings = replace(choice.settings, startup_timeout=max(deadline - time.monotonic(), 1.0))
+    router = replace(router, wire=settings.wire_offer())
     cluster = launch(settings, str(directory.path), router, token, say)
     say("ready")
-    print_ready(_ready_view(cluster, router))
+    print_ready(replace(_ready_view(cluster, router), wire=wire_lines(choice)))
     sys.stdout.flush()
     return cluster
 

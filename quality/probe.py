@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from engine.engine import Engine
 from protocol.errors import ConfigError, TransferError
 from protocol.layout import KvLayout
@@ -21,7 +23,7 @@ from quality.needle import NUM_TRIALS, NeedleTrial, is_found, read_trial, trials
 from quality.reach import smallest_budget
 from quality.split import ExactWindow, SplitBench, SplitSizes
 from quality.text import text_digest, text_windows
-from quality.verdict import Tier, TierNumbers, TierVerdict, Verdict
+from quality.verdict import DEFAULT_WINDOWS, Tier, TierNumbers, TierVerdict, Verdict
 from quality.verdicts import directory_fingerprint
 from router.tokenization.tokenizer import Tokenizer
 from transfer.codec.budget import only_tier
@@ -29,7 +31,6 @@ from transfer.codec.tiers import TIER_4_BITS
 
 PROBE_BUDGET = 0.3
 """What INT4 is tried at, as in SpectrumKV's probe; the smallest that the model can have where that is more."""
-DEFAULT_WINDOWS = 2
 MAX_CONTEXT_TOKENS = 1024
 CONTINUED_TOKENS = 128
 MIN_CONTEXT_TOKENS = 128
@@ -45,6 +46,11 @@ class ProbeProgress:
     num_done: int
     num_steps: int
     doing: str
+
+
+def default_device() -> str:
+    """`cuda` where torch finds one, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def probe_sizes(max_tokens: int) -> SplitSizes:

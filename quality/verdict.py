@@ -13,6 +13,8 @@ from protocol.wire_rule import WireCodec
 PROBE_VERSION = 1
 """Goes up whenever the same model could get another verdict: other text, needles, sizes or thresholds."""
 
+DEFAULT_WINDOWS = 2
+"""Windows of text that a verdict is made of, unless more are asked for."""
 MAX_KL = 0.015
 """Nats a token. A model that answers as before is below 0.007 with 4 bits, one that does not is at 0.02 to 0.4."""
 MIN_TOP1 = 0.93
