@@ -12,6 +12,7 @@ next request. What stands after `--` goes to `kvferry serve`. All that was set u
 * `kv_bytes`: what landed, headers included, by the decode worker's count.
 * `cable_start_s`, `cable_end_s`, `rate_mbit`: when the busier direction of the cable began and ended to carry it, since the
   request was sent, and how fast; `hidden_ratio` is the share of it that had crossed before the first token.
+* `is_prefill_beside_router`: Ray chooses the sides. Where it is false the first token crosses with the KV, and waits for it.
 * `gap_ratio`: the gap at the smallest budget over that at 1.0. With a cache of 16 bits, 1.0 is lossless.
 
 Progress and a table of medians go to standard error, the result to the last line of standard output as JSON. Exit code 0:

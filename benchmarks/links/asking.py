@@ -46,7 +46,8 @@ class Answer:
     """What became of a question. Times are seconds since it was sent; bytes are KV's as the decode worker counts them.
 
     The cable's are those of the busier direction, frames and all: start and end of the crossing, the share that had
-    crossed before the first token, and the rate in between.
+    crossed before the first token, and the rate in between. Where the prefill worker is not beside the router, the first
+    token crosses with the KV.
     """
 
     budget: float
@@ -61,6 +62,7 @@ class Answer:
     cable_end_s: float | None = None
     hidden_ratio: float | None = None
     rate_mbit: float | None = None
+    is_prefill_beside_router: bool | None = None
 
     @property
     def gap_s(self) -> float | None:
@@ -77,10 +79,10 @@ async def ask_all(url: str, device: str, questions: list[Question]) -> None:
         listed = await client.get("/v1/models")
         model = str(listed.raise_for_status().json()["data"][0]["id"])
         for question in questions:
-            landed = await _landed(client)
+            before = await _landed(client)
             answer = await _ask(Target(client, model, question.timeout_s), device, question)
             if answer.error is None:
-                answer = await _with_kv_bytes(client, answer, landed)
+                answer = with_landing(answer, before, await _landed_since(client, before))
             print(json.dumps(asdict(answer)), flush=True)
             _tell(answer)
 
@@ -117,24 +119,51 @@ def _with_cable(answer: Answer, found: Crossing, sent_at: float) -> Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Landed:
+class Landed:
+    """What all decode workers have counted: transfers, those of them that failed, and bytes.
+
+    `is_prefill_here` says whether the router's host is that of a prefill worker.
+    """
+
     num_transfers: int
+    num_failures: int
     num_bytes: int
+    is_prefill_here: bool
 
 
-async def _landed(client: httpx.AsyncClient) -> _Landed:
-    """What has landed on all decode workers, as the router last heard."""
-    view = (await client.get("/cluster")).raise_for_status().json()
+def landed(view: Mapping[str, Any], host: str) -> Landed:
+    """The counts in the router's view of its cluster, and where `host`, the router's address, is."""
     statuses = [worker["status"] for worker in view["workers"] if worker["role"] == "decode"]
-    return _Landed(sum(one["num_transfers"] for one in statuses), sum(one["transfer_bytes"] for one in statuses))
+    targets = [worker["target"] for worker in view["workers"] if worker["role"] == "prefill"]
+    return Landed(
+        num_transfers=sum(one["num_transfers"] for one in statuses),
+        num_failures=sum(one["num_transfer_failures"] for one in statuses),
+        num_bytes=sum(one["transfer_bytes"] for one in statuses),
+        is_prefill_here=any(target.rpartition(":")[0] == host for target in targets),
+    )
 
 
-async def _with_kv_bytes(client: httpx.AsyncClient, answer: Answer, before: _Landed) -> Answer:
-    """The answer with its transfer's bytes, once the router has heard of it. Raises `TimeoutError` when it does not."""
+def with_landing(answer: Answer, before: Landed, after: Landed) -> Answer:
+    """The answer with its transfer's bytes. One that failed is an error: the prompt was then read where it is decoded."""
+    return replace(
+        answer,
+        error="transfer_failed" if after.num_failures > before.num_failures else answer.error,
+        kv_bytes=after.num_bytes - before.num_bytes,
+        is_prefill_beside_router=after.is_prefill_here,
+    )
+
+
+async def _landed(client: httpx.AsyncClient) -> Landed:
+    """As the router last heard."""
+    return landed((await client.get("/cluster")).raise_for_status().json(), client.base_url.host)
+
+
+async def _landed_since(client: httpx.AsyncClient, before: Landed) -> Landed:
+    """The counts once one more transfer has ended. Raises `TimeoutError` when none is heard of."""
     for _ in range(STATUS_TRIES):
         now = await _landed(client)
-        if now.num_transfers != before.num_transfers:
-            return replace(answer, kv_bytes=now.num_bytes - before.num_bytes)
+        if now.num_transfers > before.num_transfers:
+            return now
         await asyncio.sleep(STATUS_EVERY_S)
     raise TimeoutError(f"no transfer was counted in {STATUS_TRIES * STATUS_EVERY_S:.0f} s")
 

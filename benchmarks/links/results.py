@@ -30,14 +30,15 @@ def medians(answers: Sequence[Answer]) -> dict[str, float | None]:
 
 
 def by_budget(answers: Sequence[Answer], budgets: Sequence[float]) -> dict[float, dict[str, Any]]:
-    """For each budget its number of answers, the kinds of its errors, every gap, and `medians`; warm-ups are left out."""
+    """For each budget its answers, their errors, the prefill worker's place, every gap, and `medians`; no warm-ups."""
     found: dict[float, dict[str, Any]] = {}
     for budget in budgets:
         own = [one for one in answers if one.budget == budget and not one.is_warm_up]
         found[budget] = {
             "requests": len(own),
             "errors": [one.error for one in own if one.error is not None],
-            "gaps_s": [round(one.gap_s, 4) for one in own if one.gap_s is not None],
+            "is_prefill_beside_router": next((one.is_prefill_beside_router for one in own), None),
+            "gaps_s": [round(one.gap_s, 4) for one in own if one.gap_s is not None and one.error is None],
             **medians(own),
         }
     return found
