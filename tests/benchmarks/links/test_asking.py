@@ -1,6 +1,7 @@
 """What the client makes of the router's view of its cluster."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -39,9 +40,12 @@ async def test_further_fields_of_a_request_reach_the_server() -> None:
     """Beside those that every request has."""
     bodies: list[dict[str, Any]] = []
 
+    async def events() -> AsyncIterator[bytes]:
+        yield b"data: [DONE]\n\n"
+
     def answer(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.content))
-        return httpx.Response(200, content=b"data: [DONE]\n\n")
+        return httpx.Response(200, content=events())
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://server") as client:
         await send(Target(client, "m", 10.0), LoadRequest(0.0, [7], 4, {"kv_wire_budget": 0.3}), 0.0)
