@@ -85,6 +85,8 @@ def test_the_prompt_is_read_by_one_process_and_answered_by_another(demo: Serving
     assert moved["decode-0"]["num_remote_prefill_tokens"] == len(prompt)
     assert moved["decode-0"]["num_steps"] == 5
     assert moved["decode-0"]["transfer_bytes"] == moved["prefill-0"]["transfer_bytes"] > 100 * 46_080
+    assert moved["decode-0"]["landed_wire_bytes"] == moved["decode-0"]["transfer_bytes"]
+    assert moved["decode-0"]["landed_half_bytes"] == 100 * 46_080 // 2
 
 
 def test_one_token_never_touches_the_decode_worker(demo: Serving, client: openai.OpenAI) -> None:
