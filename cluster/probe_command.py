@@ -74,19 +74,22 @@ def print_verdict(verdict: Verdict, model: str) -> None:
     """The tiers, their numbers, and what those must be."""
     console = Console(highlight=False, soft_wrap=True)
     table = Table(title=f"{verdict.codec} on {model}", title_justify="left")
-    for column in ("tier", "bytes of 16 bits", "KL", "top-1", "perplexity", "needles", "verdict"):
+    for column in ("tier", "bytes", "KL", "top-1", "perplexity", "needles", "verdict"):
         table.add_column(column)
     for tier, found in verdict.tiers.items():
         table.add_row(*_row(tier, found))
     table.add_section()
     table.add_row("needed", "", f"<= {MAX_KL:g}", f">= {MIN_TOP1:g}", f"<= {MAX_PPL_CHANGE_PERCENT:+g}%", "all", "")
     console.print(table)
+    for tier, found in verdict.tiers.items():
+        if not found.passes:
+            console.print(f"{tier.value} fails: {', '.join(found.faults)}")
     tokens = f"{verdict.num_windows} windows of {verdict.num_context} + {verdict.num_continued} tokens"
-    console.print(f"{tokens}; needles: found / found over exact KV / hidden")
+    console.print(f"{tokens}; bytes over those of 16 bits; needles found / over exact KV / hidden")
 
 
 def _row(tier: Tier, found: TierVerdict) -> tuple[str, ...]:
-    outcome = "passes" if found.passes else f"fails: {', '.join(found.faults)}"
+    outcome = "passes" if found.passes else "fails"
     if found.numbers is None:
         return (tier.value, "", "", "", "", "", outcome)
     numbers = found.numbers
