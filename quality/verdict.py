@@ -11,7 +11,7 @@ from typing import Any, Self
 from protocol.wire_rule import WireCodec
 
 PROBE_VERSION = 1
-"""Goes up whenever the same model could get another verdict: other text, needles, sizes or thresholds."""
+"""Goes up whenever the same model could get another verdict: another codec, text, needles, sizes or thresholds."""
 
 DEFAULT_WINDOWS = 2
 """Windows of text that a verdict is made of, unless more are asked for."""
