@@ -104,10 +104,11 @@ def verify(layout: KvLayout, expected: ChunkIdentity, chunk: memoryview, rule: W
 
 def unpack(
     layout: KvLayout, expected: ChunkIdentity, chunk: memoryview, target: PoolView, rule: WireRule = LOSSLESS
-) -> None:
-    """Verifies a landed chunk, then copies it into the pool. Raises as `verify` does, with nothing copied."""
+) -> ChunkPlan:
+    """Verifies a landed chunk, then copies it into the pool; what was in it. Raises as `verify` does, with nothing copied."""
     plan = verify(layout, expected, chunk, rule)
     plan.codec.decode(plan, chunk[HEADER_BYTES:], target)
+    return plan
 
 
 def _check_identity(found: ChunkIdentity, expected: ChunkIdentity) -> None:

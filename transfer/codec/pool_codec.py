@@ -18,6 +18,7 @@ from transfer.codec.format import ChunkIdentity
 from transfer.codec.importance import given_scores, key_norms, scores_without_view
 from transfer.codec.pool_view import PoolView
 from transfer.codec.registry import BY_NAME
+from transfer.codec.traffic import TierTraffic
 
 
 class PoolCodec:
@@ -29,6 +30,7 @@ class PoolCodec:
 
     def __init__(self, pool: torch.Tensor, layout: KvLayout) -> None:
         self.layout = layout
+        self._traffic = TierTraffic()
         self._pool = pool
 
     def chunk_tokens(self, dtype: KvDtype, slot_bytes: int, rule: WireRule = LOSSLESS) -> int:
@@ -54,15 +56,23 @@ class PoolCodec:
         or its values cannot be sent, `ConfigError` for a budget that no prompt can keep to.
         """
         source = PoolView(self._pool, block_ids) if block_ids else None
-        return pack(self._plan(ticket, chunk, source, importance), source, slot)
+        plan = self._plan(ticket, chunk, source, importance)
+        num_bytes = pack(plan, source, slot)
+        if block_ids:
+            self._traffic.count(plan)
+        return num_bytes
 
     def unpack(self, ticket: Ticket, chunk: int, block_ids: Sequence[int], slot: memoryview) -> None:
         """Verifies the chunk that `slot` is exactly, and copies it into the pool. Raises `BadChunk` or `StaleTicket`."""
         if block_ids:
             target = PoolView(self._pool, block_ids)
-            unpack(self.layout, self._identity(ticket, chunk), slot, target, ticket.rule)
+            self._traffic.count(unpack(self.layout, self._identity(ticket, chunk), slot, target, ticket.rule))
         else:
             verify(self.layout, self._identity(ticket, chunk), slot, ticket.rule)
+
+    def bytes_by_tier(self) -> dict[str, int]:
+        """Bytes packed and unpacked so far, but for link tests, as `TierTraffic.by_tier`."""
+        return self._traffic.by_tier()
 
     def _plan(
         self, ticket: Ticket, chunk: int, source: PoolView | None, importance: Sequence[float] | Scores | None

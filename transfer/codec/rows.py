@@ -26,34 +26,38 @@ TORCH_DTYPES = {
 
 
 class TokenRows:
-    """The tokens `chosen` (positions in the chunk, ascending) of the chunk that `identity` names."""
+    """The tokens `chosen` (positions in the chunk, ascending) of the chunk that `identity` names.
+
+    `flat` is the pool as `[layer, k|v, slot, kv_head * head_dim]`, the same memory, and `slots` where in it the tokens lie:
+    int64 `[token]` on the pool's device.
+    """
 
     def __init__(self, view: PoolView, identity: ChunkIdentity, chosen: npt.NDArray[np.int64]) -> None:
         num_layers, two, num_blocks, block_size, num_heads, head_dim = view.pool.shape
-        self._flat = view.pool.view(num_layers, two, num_blocks * block_size, num_heads * head_dim)
+        self.flat = view.pool.view(num_layers, two, num_blocks * block_size, num_heads * head_dim)
         slots = view.slots(identity.first_token, identity.num_tokens)
-        self._slots = slots[indices(chosen, slots.device)] if len(chosen) < len(slots) else slots
+        self.slots = slots[indices(chosen, slots.device)] if len(chosen) < len(slots) else slots
 
     def blocks(self) -> Iterator[slice]:
         """Layers that are read or written together; each layer once."""
-        num_layers, _, _, row = self._flat.shape
-        wanted = _CACHED_ELEMENTS // max(1, len(self._slots) * row)
-        at_once = max(1, min(num_layers, wanted)) if self._flat.device.type == "cpu" else num_layers
+        num_layers, _, _, row = self.flat.shape
+        wanted = _CACHED_ELEMENTS // max(1, len(self.slots) * row)
+        at_once = max(1, min(num_layers, wanted)) if self.flat.device.type == "cpu" else num_layers
         return (slice(first, first + at_once) for first in range(0, num_layers, at_once))
 
     def read(self, layers: slice, which: int) -> torch.Tensor:
         """K or V of some layers, a copy: float32 `[layer, token, kv_head * head_dim]`."""
-        return self._flat[layers, which].index_select(1, self._slots).float()
+        return self.flat[layers, which].index_select(1, self.slots).float()
 
     def write(self, layers: slice, which: int, rows: torch.Tensor) -> None:
         """Puts float32 rows (overwritten) into the pool. What a float16 cache cannot hold becomes its largest number.
 
         A code may stand for a little more than the largest value that it was made from.
         """
-        if self._flat.dtype == torch.float16:
+        if self.flat.dtype == torch.float16:
             limit = torch.finfo(torch.float16).max
             rows.clamp_(-limit, limit)
-        self._flat[layers, which].index_copy_(1, self._slots, rows.to(self._flat.dtype))
+        self.flat[layers, which].index_copy_(1, self.slots, rows.to(self.flat.dtype))
 
 
 def indices(positions: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
