@@ -77,6 +77,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_transfers=admission.num_transfers,
             num_transfer_failures=admission.num_transfer_failures,
             transfer_bytes=admission.num_transfer_bytes,
+            transfer_bytes_by_tier=receiver.bytes_by_tier(),
             landed_wire_bytes=admission.num_landed_wire_bytes,
             landed_half_bytes=admission.num_landed_half_bytes,
             num_preemptions=worker.num_preemptions,

@@ -83,6 +83,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             num_transfers=worker.num_transfers,
             num_transfer_failures=worker.num_transfer_failures,
             transfer_bytes=worker.num_transfer_bytes,
+            transfer_bytes_by_tier=sender.bytes_by_tier(),
             num_local_prefill_tokens=worker.num_prefilled_tokens,
             links=links,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +91,10 @@ class Receiver:
     def address(self) -> PeerAddress:
         """How peers reach this side."""
         return self._transport.address()
+
+    def bytes_by_tier(self) -> Mapping[str, int]:
+        """Bytes that have crossed so far, by their precision."""
+        return self._unpacker.bytes_by_tier()
 
     def reserve(self, request: LandingRequest, now: float) -> Ticket:
         """Grants a ticket. Raises, changing nothing, `OutOfSlots` when no slot is free, `NotConnected` for a stranger."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,10 @@ class Unpacker(Protocol):
 
         An empty `block_ids` verifies only: the chunk is a link test's.
         """
+        ...
+
+    def bytes_by_tier(self) -> Mapping[str, int]:
+        """Bytes of the chunks unpacked so far by their precision, `overhead` being what is no token's."""
         ...
 
 

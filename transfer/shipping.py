@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -71,6 +71,10 @@ class Sender:
     def address(self) -> PeerAddress:
         """How peers reach this side."""
         return self._transport.address()
+
+    def bytes_by_tier(self) -> Mapping[str, int]:
+        """Bytes that have crossed so far, by their precision."""
+        return self._packer.bytes_by_tier()
 
     def is_connected(self, worker: WorkerId) -> bool:
         """Whether chunks can be written to a decode worker."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -31,6 +31,10 @@ class Packer(Protocol):
 
         `importance`, where it is given, reaches at least to the chunk's end; a lossless transfer has no use for it.
         """
+        ...
+
+    def bytes_by_tier(self) -> Mapping[str, int]:
+        """Bytes of the chunks packed so far by their precision, `overhead` being what is no token's."""
         ...
 
 

@@ -62,11 +62,12 @@ class _FleetCollector(Collector):
     def _bytes(self, members: list[Member[Any]]) -> Metric:
         family = CounterMetricFamily(
             "kvferry_kv_transfer_bytes",
-            "Bytes of KV shipped (prefill) or landed (decode)",
+            "Bytes of KV packed (prefill) or unpacked (decode), by precision; overhead is headers, maps, scales and padding",
             labels=("worker", "role", "tier"),
         )
         for member in members:
-            family.add_metric([*_labels(member), "native"], member.status.transfer_bytes)
+            for tier, num_bytes in sorted({"native": 0, **member.status.transfer_bytes_by_tier}.items()):
+                family.add_metric([*_labels(member), tier], num_bytes)
         return family
 
 

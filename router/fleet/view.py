@@ -48,6 +48,7 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
     status = MessageToDict(member.status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     status.pop("worker", None)
     status.pop("links", None)
+    status.pop("transfer_bytes_by_tier", None)
     return {
         "name": member.name,
         "incarnation": description.worker.incarnation,
@@ -64,6 +65,7 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
         "block_size": description.layout.block_size,
         "capacity_tokens": description.capacity_tokens,
         "status": {key: int(value) for key, value in status.items()},
+        "kv_bytes_by_tier": dict(member.status.transfer_bytes_by_tier),
     }
 
 

@@ -84,7 +84,9 @@ class ReadinessAnswer(Shape):
 
 
 class ClusterWorker(Shape):
-    """A worker: where it runs, what it holds, how it is. `status` has its counters by name."""
+    """A worker: where it runs, what it holds, how it is. `status` has its counters by name, `kv_bytes_by_tier` the bytes of KV
+    packed or unpacked by precision.
+    """
 
     name: str
     incarnation: str
@@ -101,6 +103,7 @@ class ClusterWorker(Shape):
     block_size: Count
     capacity_tokens: Count
     status: dict[str, Count]
+    kv_bytes_by_tier: dict[str, Count]
 
 
 class ClusterLink(Shape):

@@ -121,6 +121,13 @@ def test_what_crossed_is_within_a_hundredth_of_what_was_asked(budget: float, num
     assert told.half_bytes == sixteen_bit_bytes(decode.engine.layout, num_prompt_tokens)
     assert told.wire_bytes == duo.prefills[0].num_transfer_bytes
     assert told.wire_bytes / told.half_bytes == pytest.approx(budget, rel=0.01)
+    by_tier = decode.receiver.bytes_by_tier()
+    assert by_tier == duo.prefills[0].sender.bytes_by_tier()
+    assert sum(by_tier.values()) == told.wire_bytes
+    # The sinks are at 16 bits, and nothing crosses as the cache has it.
+    assert (
+        {"16-bit", "overhead"} < by_tier.keys() <= {"16-bit", "8-bit", "7-bit", "6-bit", "5-bit", "4-bit", "overhead"}
+    )
     admission = decode.admission
     assert (admission.num_landed_wire_bytes, admission.num_landed_half_bytes) == (told.wire_bytes, told.half_bytes)
 
