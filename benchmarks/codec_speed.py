@@ -1,7 +1,9 @@
 """Speed of the wire codecs on one core: pack and unpack, digest included, beside a memory copy; and what that is of a prefill.
 
     python -m benchmarks.codec_speed --tokens 1024 --budgets 0.3 0.42 0.6
+    KVFERRY_CODEC_KERNELS=torch python -m benchmarks.codec_speed --device cuda --dtype bfloat16
 
+The second is what the Triton kernels, which code CUDA memory where nothing is said, are to be compared with.
 Megabytes are of the KV in 16 bits, whatever the cache's dtype, so that codecs can be compared. Every time is the median
 of several rounds that take turns, so that a busy machine slows all of them alike. Progress goes to standard error, the
 result to the last line of standard output.
@@ -29,6 +31,7 @@ from protocol.wire_rule import Importance, WireCodec, WireRule
 from transfer.arena import PAGE_BYTES, Arena
 from transfer.codec.budget import sixteen_bit_bytes
 from transfer.codec.chunk import chunk_bytes
+from transfer.codec.operations import operations_for
 from transfer.codec.pool_codec import PoolCodec
 from transfer.codec.rows import TORCH_DTYPES
 
@@ -105,6 +108,7 @@ class Bench:
         size = chunk_bytes(self.layout, arguments.dtype, self.num_tokens)
         self.slot = Arena(1, -(-size // PAGE_BYTES) * PAGE_BYTES).slot(0)
         self._is_on_cpu = pool.device.type == "cpu"
+        self.operations = type(operations_for(pool.device)).__name__
         elements = sixteen_bit_bytes(self.layout, self.num_tokens) // 2
         self._from, self._to = torch.zeros(elements, dtype=torch.float16), torch.zeros(elements, dtype=torch.float16)
 
@@ -172,6 +176,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     half_bytes = sixteen_bit_bytes(bench.layout, bench.num_tokens)
     prefill_s = bench.num_tokens / arguments.prefill_tokens_per_s
     return {
+        "operations": bench.operations,
         "memcpy_mb_per_s": round(half_bytes / statistics.median(copies_s) / 1e6),
         "codecs": {name: _row(times, half_bytes, prefill_s) for name, (_, times) in every.items()},
     }

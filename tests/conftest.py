@@ -1,12 +1,30 @@
 """What holds for all tests: how far properties are tried, and that they have no deadline: a busy machine must not fail them.
 
 `--hypothesis-profile thorough` tries those that state no number of their own more often.
+
+Where there is no CUDA driver, Triton interprets kernels. It reads the variable when it is imported, and other libraries that
+tests use import it too: it is set before any test module is.
 """
 
 from __future__ import annotations
+
+import ctypes
+import os
 
 from hypothesis import settings
 
 settings.register_profile("quick", deadline=None, max_examples=30)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile("quick")
+
+
+def _has_cuda_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+if not _has_cuda_driver():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
