@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     *("protocol", "scheduling", "engine", "transfer", "prefill_worker", "decode_worker"),
-    *("router", "cluster", "benchmarks"),
+    *("router", "quality", "cluster", "benchmarks"),
 )
 
 
