@@ -108,7 +108,7 @@ class Bench:
         size = chunk_bytes(self.layout, arguments.dtype, self.num_tokens)
         self.slot = Arena(1, -(-size // PAGE_BYTES) * PAGE_BYTES).slot(0)
         self._is_on_cpu = pool.device.type == "cpu"
-        self.operations = type(operations_for(pool.device)).__name__
+        self.operations = type(operations_for(pool.device).channel).__name__
         elements = sixteen_bit_bytes(self.layout, self.num_tokens) // 2
         self._from, self._to = torch.zeros(elements, dtype=torch.float16), torch.zeros(elements, dtype=torch.float16)
 

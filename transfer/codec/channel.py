@@ -12,9 +12,9 @@ import torch
 
 from protocol.layout import KvDtype, KvLayout
 from protocol.wire_rule import WireCodec
-from transfer.codec.channel_parts import ChannelOperations, coded_tokens, parts_of
+from transfer.codec.channel_parts import coded_tokens, parts_of
 from transfer.codec.codec import ChunkPlan
-from transfer.codec.operations import operations_for
+from transfer.codec.operations import Operations, operations_for
 from transfer.codec.payload import Canvas, check_exact, check_finite, check_steps, finish, read_exact, write_exact
 from transfer.codec.pool_view import PoolView
 from transfer.codec.quantise import MAX_HALF
@@ -29,7 +29,7 @@ class ChannelCodec:
     name = WireCodec.CHANNEL
     tiers = frozenset(range(TIER_16_BITS, TIER_4_BITS + 1))
 
-    def __init__(self, operations: Callable[[torch.device], ChannelOperations] = operations_for) -> None:
+    def __init__(self, operations: Callable[[torch.device], Operations] = operations_for) -> None:
         self._operations = operations
 
     def sizes(self, layout: KvLayout, dtype: KvDtype, counts: Sequence[int]) -> PayloadSizes:
@@ -44,7 +44,7 @@ class ChannelCodec:
         parts = parts_of(plan, canvas)
         if parts.base.numel():
             limit = MAX_HALF if plan.identity.wire_dtype is KvDtype.FLOAT16 else torch.inf
-            self._operations(device).encode(coded_tokens(plan, source), parts, limit)
+            self._operations(device).channel.encode(coded_tokens(plan, source), parts, limit)
         finish(plan, canvas)
 
     def check(self, plan: ChunkPlan, payload: memoryview) -> None:
@@ -64,4 +64,4 @@ class ChannelCodec:
         read_exact(plan, target, canvas)
         parts = parts_of(plan, canvas)
         if parts.base.numel():
-            self._operations(device).decode(coded, parts)
+            self._operations(device).channel.decode(coded, parts)

@@ -30,7 +30,7 @@ _Chosen = list[torch.Tensor | None]
 """For each plane who among the coded tokens has it, None when all have."""
 
 
-class TorchOperations:
+class TorchChannel:
     """A call of torch for every step: some twenty passes over the KV each way."""
 
     def encode(self, coded: Coded, parts: Parts, limit: float) -> None:

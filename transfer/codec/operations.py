@@ -11,12 +11,15 @@ import os
 from enum import StrEnum
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 
 from protocol.errors import ConfigError
 from transfer.codec.channel_parts import ChannelOperations
-from transfer.codec.channel_torch import TorchOperations
+from transfer.codec.channel_torch import TorchChannel
+from transfer.codec.symmetric_parts import SymmetricOperations
+from transfer.codec.symmetric_torch import TorchSymmetric
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +35,18 @@ class Kernels(StrEnum):
     TRITON = "triton"
 
 
-def operations_for(device: torch.device) -> ChannelOperations:
+class Operations(NamedTuple):
+    """What computes, for each family of codecs."""
+
+    channel: ChannelOperations
+    symmetric: SymmetricOperations
+
+
+TORCH = Operations(TorchChannel(), TorchSymmetric())
+"""The reference, for any device."""
+
+
+def operations_for(device: torch.device) -> Operations:
     """The operations for pools on this device. Raises `ConfigError` when the variable asks for what there is not."""
     wanted = os.environ.get(KERNELS_VARIABLE, Kernels.AUTO)
     if wanted not in set(Kernels):
@@ -41,17 +55,18 @@ def operations_for(device: torch.device) -> ChannelOperations:
 
 
 @cache  # so that the choice is in the log once
-def _chosen(device_type: str, wanted: Kernels) -> ChannelOperations:
+def _chosen(device_type: str, wanted: Kernels) -> Operations:
     reason = _why_not_triton(device_type, wanted)
     if reason is None:
-        from transfer.codec.fused.channel import TritonOperations
+        from transfer.codec.fused.channel import TritonChannel
+        from transfer.codec.fused.symmetric import TritonSymmetric
 
         log.info("KV in %s memory is coded by Triton kernels", device_type)
-        return TritonOperations()
+        return Operations(TritonChannel(), TritonSymmetric())
     if wanted is Kernels.TRITON:
         raise ConfigError(f"{KERNELS_VARIABLE}=triton cannot be had: {reason}; set it to auto or torch")
     log.info("KV in %s memory is coded by torch: %s", device_type, reason)
-    return TorchOperations()
+    return TORCH
 
 
 def _why_not_triton(device_type: str, wanted: Kernels) -> str | None:

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from protocol.errors import TransferError
 from protocol.layout import KvDtype, KvLayout
-from tests.transfer.codec.implementations import Chunk, layouts, mixed_tiers
+from protocol.wire_rule import WireCodec
+from tests.transfer.codec.implementations import LOSSY, Chunk, layouts, mixed_tiers
 from tests.transfer.codec.pools import LAYOUT, Values
-from transfer.codec.channel_torch import TorchOperations
 from transfer.codec.format import HEADER_BYTES
-from transfer.codec.tiers import TIER_4_BITS, uniform
+from transfer.codec.operations import TORCH, Operations
+from transfer.codec.registry import BY_NAME
+from transfer.codec.tiers import TIER_4_BITS, TIER_8_BITS, uniform
 
 pytest.importorskip("triton", reason="triton is not installed: the extra `kernels` has it")
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -29,16 +31,18 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         allow_module_level=True,
     )
 
-from transfer.codec.fused.channel import TritonOperations
+from transfer.codec.fused.channel import TritonChannel
+from transfer.codec.fused.symmetric import TritonSymmetric
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, which interprets
 ROOT = Path(__file__).parents[3]
-TORCH, TRITON = TorchOperations(), TritonOperations()
+TRITON = Operations(TritonChannel(), TritonSymmetric())
 ODDITIES = [float("nan"), float("inf"), float("-inf"), 3e38, 70000.0, -70000.0]
 
 
 @settings(max_examples=20, deadline=None)
 @given(
+    st.just(WireCodec.CHANNEL) | st.sampled_from(LOSSY),
     layouts(),
     st.integers(1, 12) | st.integers(60, 140),
     st.sampled_from(list(Values)),
@@ -46,10 +50,10 @@ ODDITIES = [float("nan"), float("inf"), float("-inf"), 3e38, 70000.0, -70000.0]
     st.integers(0, 2**31),
 )
 def test_both_write_the_same_bytes_and_read_the_same_values(
-    layout: KvLayout, num_tokens: int, values: Values, dtype: KvDtype, seed: int
+    codec: WireCodec, layout: KvLayout, num_tokens: int, values: Values, dtype: KvDtype, seed: int
 ) -> None:
     """Whatever shapes, tiers and values, in a cache of any dtype and into one of any; no other slot changes."""
-    chunk = Chunk(layout, mixed_tiers(num_tokens, seed), values, seed)
+    chunk = Chunk(codec, layout, mixed_tiers(codec, num_tokens, seed), values, seed)
     packed = chunk.packed(TORCH)
     assert chunk.packed(TRITON) == packed
     assert torch.equal(chunk.landed(TRITON, packed, dtype), chunk.landed(TORCH, packed, dtype))
@@ -59,7 +63,8 @@ def test_both_write_the_same_bytes_and_read_the_same_values(
 @pytest.mark.parametrize("num_tokens", [64, 95, 96, 97])
 def test_tokens_of_one_tier_are_the_same_around_a_groups_end(num_tokens: int, num_planes: int) -> None:
     """Planes that all tokens have, or none, and last groups of 33 to 96 tokens."""
-    chunk = Chunk(replace(LAYOUT, num_layers=1), uniform(num_tokens, TIER_4_BITS - num_planes), Values.OUTLIERS, 3)
+    tiers = uniform(num_tokens, TIER_4_BITS - num_planes)
+    chunk = Chunk(WireCodec.CHANNEL, replace(LAYOUT, num_layers=1), tiers, Values.OUTLIERS, 3)
     packed = chunk.packed(TORCH)
     assert chunk.packed(TRITON) == packed
     assert torch.equal(chunk.landed(TRITON, packed, LAYOUT.dtype), chunk.landed(TORCH, packed, LAYOUT.dtype))
@@ -68,9 +73,10 @@ def test_tokens_of_one_tier_are_the_same_around_a_groups_end(num_tokens: int, nu
 @pytest.mark.parametrize("bad", ODDITIES)
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("wire", [KvDtype.FLOAT32, KvDtype.FLOAT16])
-def test_both_refuse_the_same(wire: KvDtype, which: int, bad: float) -> None:
+@pytest.mark.parametrize("codec", [WireCodec.CHANNEL, WireCodec.SPECTRUM, WireCodec.FP8])
+def test_both_refuse_the_same(codec: WireCodec, wire: KvDtype, which: int, bad: float) -> None:
     """NaN, infinity and what float16 cannot hold, in K or V: the same error, or the same bytes, whatever the receiver has."""
-    chunk = Chunk(LAYOUT, uniform(9, TIER_4_BITS), Values.NORMAL, 1)
+    chunk = Chunk(codec, LAYOUT, uniform(9, max(BY_NAME[codec].tiers)), Values.NORMAL, 1)
     chunk.identity = replace(chunk.identity, wire_dtype=wire)
     chunk.pool[1, which, chunk.block_ids[1], 2, 1, 3] = bad
     found: list[str | bytes] = []
@@ -83,9 +89,26 @@ def test_both_refuse_the_same(wire: KvDtype, which: int, bad: float) -> None:
     assert isinstance(found[0], str) or (wire is KvDtype.FLOAT32 and abs(bad) == 70000.0)
 
 
+@pytest.mark.parametrize("dtype", list(KvDtype))
+def test_every_byte_of_8_bits_is_read_alike(dtype: KvDtype) -> None:
+    """All codes of e4m3 but its NaN, and all of int8, and quotients that lie between two codes of either."""
+    layout = KvLayout("model", num_layers=1, num_kv_heads=1, head_dim=256, dtype=KvDtype.FLOAT32, block_size=4)
+    for codec in (WireCodec.FP8, WireCodec.UNIFORM_INT8):
+        chunk = Chunk(codec, layout, uniform(8, TIER_8_BITS), Values.NORMAL, 2)
+        codes = torch.arange(256, dtype=torch.uint8)
+        numbers = codes.view(torch.float8_e4m3fn).float() if codec is WireCodec.FP8 else codes.float() - 128
+        edges = torch.cat([numbers.nan_to_num(448.0).sort().values, torch.tensor([448.0])])
+        chunk.pool[..., 0:2, 0, :] = edges[:256]
+        chunk.pool[..., 2:4, 0, :] = (edges[1:] + edges[:-1]) / 2
+        chunk.pool[..., 0] = 448.0 if codec is WireCodec.FP8 else 127.0
+        packed = chunk.packed(TORCH)
+        assert chunk.packed(TRITON) == packed
+        assert torch.equal(chunk.landed(TRITON, packed, dtype), chunk.landed(TORCH, packed, dtype))
+
+
 def test_zeros_of_both_signs_are_one_number() -> None:
     """A group that holds both has no sign in its parameters: a receiver takes a step of -0 for a negative one."""
-    chunk = Chunk(LAYOUT, uniform(40, TIER_4_BITS), Values.ZERO, 1)
+    chunk = Chunk(WireCodec.CHANNEL, LAYOUT, uniform(40, TIER_4_BITS), Values.ZERO, 1)
     chunk.pool.copy_(torch.where(torch.rand(chunk.pool.shape) < 0.5, 0.0, -0.0))
     for operations in (TORCH, TRITON):
         plan = chunk.plan(operations)
@@ -95,8 +118,8 @@ def test_zeros_of_both_signs_are_one_number() -> None:
 
 
 def test_the_kernels_compile_to_machine_code_without_fused_multiply_add(tmp_path: Path) -> None:
-    """All four, for a GPU that need not be there: the interpreter runs what the compiler may refuse."""
+    """Every one, for a GPU that need not be there: the interpreter runs what the compiler may refuse."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.transfer.codec.compile_kernels"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.stdout.split() == ["4", "exact"], done.stderr
+    assert done.stdout.split() == ["9", "exact"], done.stderr

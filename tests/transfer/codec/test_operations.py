@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from protocol.errors import ConfigError
-from transfer.codec.channel_torch import TorchOperations
-from transfer.codec.operations import KERNELS_VARIABLE, operations_for
+from transfer.codec.operations import KERNELS_VARIABLE, TORCH, operations_for
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
@@ -20,18 +19,17 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("value", [None, "auto", "torch"])
 def test_a_pool_in_host_memory_is_coded_by_torch(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    """With nothing said too; the same operations every time."""
+    """With nothing said too."""
     monkeypatch.delenv(KERNELS_VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(KERNELS_VARIABLE, value)
-    assert isinstance(operations_for(CPU), TorchOperations)
-    assert operations_for(CPU) is operations_for(CPU)
+    assert operations_for(CPU) is TORCH
 
 
 def test_torch_codes_on_cuda_where_the_variable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is installed."""
     monkeypatch.setenv(KERNELS_VARIABLE, "torch")
-    assert isinstance(operations_for(torch.device("cuda")), TorchOperations)
+    assert operations_for(torch.device("cuda")) is TORCH
 
 
 def test_kernels_that_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +55,7 @@ def test_triton_is_imported_only_where_its_kernels_are_chosen() -> None:
         "chosen.operations_for(torch.device('cpu'))\n"
         "assert 'triton' not in sys.modules\n"
         "sys.modules['triton'] = None\n"
-        "for _ in range(2): print(type(chosen.operations_for(torch.device('cuda'))).__name__)"
+        "for _ in range(2): print(chosen.operations_for(torch.device('cuda')) is chosen.TORCH)"
     )
     environment = {name: value for name, value in os.environ.items() if name != KERNELS_VARIABLE}
     done = subprocess.run(
@@ -66,6 +64,6 @@ def test_triton_is_imported_only_where_its_kernels_are_chosen() -> None:
     assert done.stdout.splitlines() == [
         "KV in cpu memory is coded by torch: the kernels are for CUDA",
         "KV in cuda memory is coded by torch: triton is not installed (the extra `kernels` has it)",
-        "TorchOperations",
-        "TorchOperations",
+        "True",
+        "True",
     ], done.stderr

@@ -22,23 +22,9 @@ from transfer.codec.fused.numbers import (
     to_elements,
     to_float32,
 )
+from transfer.codec.fused.pool import note_beyond, places_of
 
 GROUP_TOKENS = tl.constexpr(64)
-
-
-@triton.jit
-def _places(slots, tokens, is_token, elements, half_elements, WHICH: tl.constexpr, ROW: tl.constexpr):
-    """Where a tile `[token, element]` of this program's layer lies in the pool."""
-    start = (tl.program_id(2).to(tl.int64) * 2 + WHICH) * half_elements
-    rows = tl.load(slots + tokens, mask=is_token, other=0) * ROW
-    return start + rows[:, None] + elements[None, :]
-
-
-@triton.jit
-def _note_beyond(farthest, lowest, highest, limit):
-    """Stores infinity where a value is beyond the limit: whoever stores it, it is the same number."""
-    is_beyond = tl.max(((highest > limit) | (lowest < -limit)).to(tl.int32), axis=0)
-    tl.store(farthest, float("inf"), mask=is_beyond > 0)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "num_groups"], do_not_specialize_on_alignment=["minima", "steps"])
@@ -55,6 +41,7 @@ def encode_keys(
     half_elements,
     KIND: tl.constexpr,
     ROW: tl.constexpr,
+    HEAD: tl.constexpr,
     TOKENS: tl.constexpr,
     ELEMENTS: tl.constexpr,
 ):
@@ -68,13 +55,13 @@ def encode_keys(
     for start in range(first, end, TOKENS):
         tokens = start + tl.arange(0, TOKENS)
         is_inside = (tokens < end)[:, None] & (channels < ROW)[None, :]
-        places = _places(slots, tokens, tokens < end, channels, half_elements, 0, ROW)
+        places = places_of(slots, tokens, tokens < end, channels, half_elements, 0, ROW)
         numbers = to_float32(tl.load(pool + places, mask=is_inside, other=0), KIND)
         lowest = tl.minimum(lowest, tl.min(tl.where(is_inside, numbers, float("inf")), axis=0))
         highest = tl.maximum(highest, tl.max(tl.where(is_inside, numbers, float("-inf")), axis=0))
     lowest = tl.where(channels < ROW, lowest, 0.0)
     highest = tl.where(channels < ROW, highest, 0.0)
-    _note_beyond(farthest, lowest, highest, limit)
+    note_beyond(farthest, lowest, highest, limit)
     minimum = fit_minimum(lowest)
     step = fit_step(minimum, highest)
     grids = (layer * num_groups + group) * ROW + channels
@@ -83,14 +70,14 @@ def encode_keys(
     for start in range(first, end, TOKENS):
         tokens = start + tl.arange(0, TOKENS)
         is_inside = (tokens < end)[:, None] & (channels < ROW)[None, :]
-        places = _places(slots, tokens, tokens < end, channels, half_elements, 0, ROW)
+        places = places_of(slots, tokens, tokens < end, channels, half_elements, 0, ROW)
         numbers = to_float32(tl.load(pool + places, mask=is_inside, other=0), KIND)
         codes = refined_codes(numbers, minimum[None, :], step[None, :])
         found = refined + layer * num_tokens * ROW + tokens[:, None] * ROW + channels[None, :]
         tl.store(found, codes.to(tl.uint8), mask=is_inside)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_groups"], do_not_specialize_on_alignment=["minima", "steps"])
+@triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["minima", "steps"])
 def encode_values(
     pool,
     slots,
@@ -101,7 +88,6 @@ def encode_values(
     farthest,
     limit,
     num_tokens,
-    num_groups,
     half_elements,
     KIND: tl.constexpr,
     ROW: tl.constexpr,
@@ -114,13 +100,13 @@ def encode_values(
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     within = tl.arange(0, ELEMENTS)
     is_inside = (tokens < num_tokens)[:, None] & (within < HEAD)[None, :]
-    places = _places(slots, tokens, tokens < num_tokens, head * HEAD + within, half_elements, 1, ROW)
+    places = places_of(slots, tokens, tokens < num_tokens, head * HEAD + within, half_elements, 1, ROW)
     numbers = to_float32(tl.load(pool + places, mask=is_inside, other=0), KIND)
     lowest = tl.min(tl.where(is_inside, numbers, float("inf")), axis=1)
     highest = tl.max(tl.where(is_inside, numbers, float("-inf")), axis=1)
     lowest = tl.where(tokens < num_tokens, lowest, 0.0)
     highest = tl.where(tokens < num_tokens, highest, 0.0)
-    _note_beyond(farthest, lowest, highest, limit)
+    note_beyond(farthest, lowest, highest, limit)
     minimum = fit_minimum(lowest)
     step = fit_step(minimum, highest)
     grids = (layer * num_tokens + tokens) * (ROW // HEAD) + head
@@ -226,7 +212,7 @@ def decode(
     minimum = tl.load(key_minima + grids, mask=is_inside, other=0.0)
     step = tl.load(key_steps + grids, mask=is_inside, other=0.0)
     keys = refined_values(((joined & 0x0F) << 4) | (rest & 0x0F), middle, minimum, step)
-    places = _places(slots, tokens, is_token, elements, half_elements, 0, ROW)
+    places = places_of(slots, tokens, is_token, elements, half_elements, 0, ROW)
     tl.store(pool + places, to_elements(keys, KIND), mask=is_inside)
     grids = (layer * num_tokens + tokens)[:, None] * (ROW // HEAD) + (elements // HEAD)[None, :]
     minimum = tl.load(value_minima + grids, mask=is_inside, other=0.0)

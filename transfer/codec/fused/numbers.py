@@ -16,6 +16,8 @@ FLOAT32 = tl.constexpr(0)
 FLOAT16 = tl.constexpr(1)
 BFLOAT16 = tl.constexpr(2)
 _MAX_HALF = tl.constexpr(65504.0)
+_WHOLE = tl.constexpr(1.5 * 2**23)
+"""Added and taken away again it leaves a float32 of less than 2^22 rounded to a whole number, ties to even."""
 
 
 @triton.jit
@@ -51,14 +53,19 @@ def fit_minimum(lowest):
 
 
 @triton.jit
-def fit_step(minimum, highest):
-    """A fifteenth of the range from a float16 minimum, rounded up to float16; a zero has no sign."""
-    step = tl.math.div_rn(highest - minimum.to(tl.float32), 15.0)
-    half = step.to(tl.float16)
+def _half_above(numbers):
+    """The smallest float16 that is not below a float32; a zero has no sign."""
+    half = numbers.to(tl.float16)
     bits = half.to(tl.int16, bitcast=True).to(tl.int32)
     above = (bits + tl.where(half < 0, -1, 1)).to(tl.int16).to(tl.float16, bitcast=True)
-    found = tl.where(half.to(tl.float32) < step, above, half)
+    found = tl.where(half.to(tl.float32) < numbers, above, half)
     return tl.where(found == 0, 0.0, found).to(tl.float16)
+
+
+@triton.jit
+def fit_step(minimum, highest):
+    """A fifteenth of the range from a float16 minimum, rounded up to float16."""
+    return _half_above(tl.math.div_rn(highest - minimum.to(tl.float32), 15.0))
 
 
 @triton.jit
@@ -79,3 +86,35 @@ def refined_values(codes, middles, minimum, step):
     widened = tl.where(codes == 0, -8.0, tl.where(codes == highest, 248.0, widened))
     inner = tl.minimum(tl.maximum(widened, 8.0), 232.0)
     return (widened + inner) * (step.to(tl.float32) * 0.03125) + minimum.to(tl.float32)
+
+
+@triton.jit
+def fit_scale(magnitude, max_code):
+    """float16 scales that bring magnitudes to `max_code`, rounded up."""
+    return _half_above(tl.math.div_rn(tl.maximum(magnitude, 1e-8), max_code))
+
+
+@triton.jit
+def signed_codes(numbers, scale):
+    """int32: the nearest whole multiples of a scale, ties to even, of less than 2^22 in magnitude."""
+    quotient = tl.math.div_rn(numbers, scale.to(tl.float32))
+    return (quotient + _WHOLE - _WHOLE).to(tl.int32)
+
+
+@triton.jit
+def e4m3_codes(numbers, scale):
+    """int32: the bytes of the nearest e4m3fn numbers of quotients up to 448, ties to even."""
+    bits = tl.math.div_rn(numbers, scale.to(tl.float32)).to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - 960
+    smallest = (size.to(tl.float32, bitcast=True) * 512.0 + _WHOLE - _WHOLE).to(tl.int32)
+    return tl.where(size < 0x3C800000, smallest, normal) | ((bits >> 24) & 0x80)
+
+
+@triton.jit
+def e4m3_values(codes):
+    """float32 numbers of e4m3fn bytes (int32) that are numbers."""
+    size = codes & 0x7F
+    normal = ((size + 960) << 20).to(tl.float32, bitcast=True)
+    found = tl.where(size < 8, size.to(tl.float32) * 0.001953125, normal)
+    return tl.where(codes > 0x7F, -found, found)
