@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from protocol.layout import KvLayout
 from protocol.wire_rule import WireRule
-from transfer.codec.budget import LONG_PROMPT_CHUNKS, longest_chunk, minimum_budget
+from transfer.codec.budget import LONG_PROMPT_CHUNKS, lossy_chunk_tokens, minimum_budget
 
 SHOWN_DIGITS = 4
 _LOWEST = 0.1
@@ -24,7 +24,7 @@ def smallest_budget(layout: KvLayout, rule: WireRule, slot_bytes: int) -> float:
     found, wanted = 0.0, _LOWEST
     while found < wanted:
         found = wanted
-        chunk_tokens = longest_chunk(layout, replace(rule, budget=found), slot_bytes, layout.block_size)
+        chunk_tokens = lossy_chunk_tokens(layout, replace(rule, budget=found), slot_bytes, layout.block_size)
         least = minimum_budget(layout, rule, LONG_PROMPT_CHUNKS * chunk_tokens, chunk_tokens)
         wanted = min(1.0, math.ceil(least * 10**SHOWN_DIGITS) / 10**SHOWN_DIGITS)
     return found

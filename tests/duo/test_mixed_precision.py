@@ -86,7 +86,7 @@ def test_every_chunk_is_packed_with_the_newest_importance(
 ) -> None:
     """It reaches from token 0 to the last token computed, so at least to the chunk's end, and is 1 in all."""
     _answers(Duo(_options(replace(CHANNEL, codec=codec), step_tokens)))
-    assert {(one.ticket.num_tokens, one.chunk) for one in packed} == {(200, 0), (300, 0), (300, 1)}
+    assert {(one.ticket.num_tokens, one.chunk) for one in packed} == {(200, 0), (200, 1), (300, 0), (300, 1), (300, 2)}
     for one in packed:
         assert one.importance is not None
         assert one.ticket.token_range(one.chunk)[1] <= len(one.importance) <= one.ticket.num_tokens
@@ -119,7 +119,7 @@ def test_lossy_transfers_keep_to_the_budget_and_near_the_text() -> None:
     lossless, lossy = Duo(_options(LOSSLESS)), Duo(_options(replace(CHANNEL, budget=0.4)))
     assert _answers(lossless) == expected
     for found, wanted in zip(_answers(lossy), expected, strict=True):
-        assert found[:4] == wanted[:4]
+        assert found[:3] == wanted[:3]
     sixteen_bit_bytes = 2 * lossy.prefills[0].engine.layout.elements_per_token * sum(PROMPTS)
     assert lossy.prefills[0].num_transfer_bytes == pytest.approx(0.4 * sixteen_bit_bytes, rel=0.01)
     assert lossless.prefills[0].num_transfer_bytes > 2 * sixteen_bit_bytes
@@ -131,4 +131,4 @@ def test_a_chunk_refused_once_is_packed_again(packed: list[Packed]) -> None:
     duo.run(duo.look_until_gone)  # joined, so that the fault meets a request and not a link test
     duo.fabric.faults.corrupt_write(bit=4000)
     _answers(duo)
-    assert len(packed) == 4
+    assert len(packed) == 6

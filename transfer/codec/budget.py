@@ -25,6 +25,9 @@ from transfer.codec.sizes import (
 )
 from transfer.codec.tiers import NUM_PLANES, NUM_TIERS, TIER_4_BITS, TIER_8_BITS, TIER_16_BITS, TIER_NATIVE
 
+CHUNK_TOKENS = 2 * GROUP_TOKENS
+"""Divides the usual step of a prefill, and two groups fill a chunk. Twice as many tokens doubled the tail of a transfer over
+25 Mbit/s, half as many took no less time."""
 LONG_PROMPT_CHUNKS = 1024
 """A budget that not even so many chunks reach is refused; a shorter prompt may need more, and then gets the least it can."""
 
@@ -152,12 +155,20 @@ def strict_budget(layout: KvLayout, rule: WireRule, span: TokenSpan) -> int:
 
 
 @lru_cache(maxsize=256)
-def longest_chunk(layout: KvLayout, rule: WireRule, slot_bytes: int, native_tokens: int) -> int:
-    """Most tokens, in whole blocks, of a chunk that fits a slot under the rule; at least `native_tokens`, which always do."""
-    found = native_tokens
-    while most_bytes_of_chunk(layout, rule, found + layout.block_size) <= slot_bytes:
-        found += layout.block_size
-    return found
+def lossy_chunk_tokens(layout: KvLayout, rule: WireRule, slot_bytes: int, native_tokens: int) -> int:
+    """Tokens of a chunk under a lossy rule, in whole blocks: `CHUNK_TOKENS`, or fewer where a slot does not hold them.
+
+    A chunk leaves when its last token has been computed, so that what is sent after the prefill grows with it; below
+    `CHUNK_TOKENS` the last prefill step decides that, not the chunk. Whole groups of K's parameters are preferred: a group
+    that is cut short has more parameters for its tokens. `native_tokens` always fit.
+    """
+    block = layout.block_size
+    most_tokens = max(block, CHUNK_TOKENS // block * block)
+    found = min(native_tokens, most_tokens)
+    while found < most_tokens and most_bytes_of_chunk(layout, rule, found + block) <= slot_bytes:
+        found += block
+    whole_groups = found // GROUP_TOKENS * GROUP_TOKENS
+    return whole_groups if whole_groups and whole_groups % block == 0 else found
 
 
 @lru_cache(maxsize=256)

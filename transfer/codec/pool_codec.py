@@ -11,7 +11,7 @@ from protocol.ticket import Ticket
 from protocol.wire_rule import LOSSLESS, Importance, WireRule
 from transfer.arena import PAGE_BYTES
 from transfer.codec.allocation import Scores, allocate
-from transfer.codec.budget import TokenSpan, longest_chunk, only_tier, shared_budgets
+from transfer.codec.budget import TokenSpan, lossy_chunk_tokens, only_tier, shared_budgets
 from transfer.codec.chunk import chunk_bytes, max_tokens_per_slot, native_plan, pack, unpack, verify
 from transfer.codec.codec import ChunkPlan
 from transfer.codec.format import ChunkIdentity
@@ -39,7 +39,7 @@ class PoolCodec:
         Raises `ConfigError` when not even one block does.
         """
         native = max_tokens_per_slot(self.layout, dtype, slot_bytes, self.layout.block_size)
-        return native if rule.is_lossless else longest_chunk(self.layout, rule, slot_bytes, native)
+        return native if rule.is_lossless else lossy_chunk_tokens(self.layout, rule, slot_bytes, native)
 
     def pack(
         self,

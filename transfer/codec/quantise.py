@@ -78,14 +78,14 @@ def plane_middles(num_planes: torch.Tensor) -> torch.Tensor:
 def refined_values(codes: torch.Tensor, middles: torch.Tensor, grid: Grid) -> torch.Tensor:
     """float32 values of refined codes (uint8), given `plane_middles` of a shape that broadcasts over them.
 
-    The lowest and the highest part of the grid are read as its ends, whatever the planes: what made the grid stays exact.
-    Exact but for one rounding: code times step has at most 20 bits.
+    In the outermost cells, where parts are half as wide, k planes tell 2^k values apart that lie evenly from the grid's end
+    inwards: what made the grid stays exact.
     """
-    highest = (_FINEST * LEVELS - 2 * middles).to(torch.uint8)
-    widened = codes.float().add_(middles)
-    widened.masked_fill_(codes == 0, -_FIRST_EDGE).masked_fill_(codes == highest, _LAST_EDGE + _FINEST)
-    inner = widened.clamp(_FIRST_EDGE, _LAST_EDGE)
-    return widened.add_(inner).mul_(grid.step.float() / (2 * _FINEST)).add_(grid.minimum.float())
+    narrowed = _FIRST_EDGE / (_FIRST_EDGE - middles)
+    beyond = codes.float().add_(middles)  # sixteenths of a step from the minimum, but for the outermost cells
+    inner = beyond.clamp(_FIRST_EDGE, _LAST_EDGE)
+    sixteenths = beyond.sub_(inner).mul_(narrowed).add_(inner)
+    return sixteenths.mul_(grid.step.float() / _FINEST).add_(grid.minimum.float())
 
 
 def signed_codes(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

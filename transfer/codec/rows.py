@@ -47,7 +47,8 @@ class TokenRows:
 
     def read(self, layers: slice, which: int) -> torch.Tensor:
         """K or V of some layers, a copy: float32 `[layer, token, kv_head * head_dim]`."""
-        return self.flat[layers, which].index_select(1, self.slots).float()
+        # Not `index_select`: it copies all of a pool's slots first, since those of several layers do not lie together.
+        return self.flat[layers, which][:, self.slots].float()
 
     def write(self, layers: slice, which: int, rows: torch.Tensor) -> None:
         """Puts float32 rows (overwritten) into the pool. What a float16 cache cannot hold becomes its largest number.

@@ -104,11 +104,10 @@ def _read_channel(reader: Reader, layout: KvLayout, found: Found, codec: int, is
         grids[0, :, 0, tokens], grids[1, :, 0, tokens] = key_min[:, group], key_step[:, group]
     grids[0, :, 1], grids[1, :, 1] = value_min[..., None], value_step[..., None]
     nibbles = np.stack([base & 15, base >> 4], axis=1)
-    outermost = 2.0 ** -(num_planes[None, None, :, None, None] + 1.0)
-    codes = nibbles + fraction
-    lowest = np.where(fraction + 0.5 == outermost, 0.0, (fraction + 0.5) / 2)
-    highest = np.where(0.5 - fraction == outermost, 15.0, 15 + (fraction - 0.5) / 2)
-    codes = np.where(nibbles == 0, lowest, np.where(nibbles == 15, highest, codes))
+    num_parts = 2.0 ** num_planes[None, None, :, None, None]
+    part = (fraction + 0.5) * num_parts - 0.5
+    lowest, highest = part / (2 * num_parts - 1), 15 - (num_parts - 1 - part) / (2 * num_parts - 1)
+    codes = np.where(nibbles == 0, lowest, np.where(nibbles == 15, highest, nibbles + fraction))
     found.values[:, :, coded] = grids[0] + grids[1] * codes
     found.steps[:, :, coded] = grids[1]
 

@@ -80,14 +80,21 @@ def test_errors_stay_within_half_a_step(crossing: tuple[WireCodec, Crossing]) ->
 @settings(max_examples=100, deadline=None)
 @given(crossings(), st.sampled_from(list(KvDtype)))
 def test_what_lands_is_what_the_document_says(crossing: tuple[WireCodec, Crossing], dtype: KvDtype) -> None:
-    """From any dtype into any other: a reader that knows only the document finds the same values, rounded to the cache's."""
+    """From any dtype into any other: a reader that knows only the document finds the same values, rounded to the cache's.
+
+    `channel` divides by 2^(k+1) - 1 in float32, the reader in float64: they may round to neighbours.
+    """
     codec, one = crossing
     landed = one.landed(rule_of(codec), dtype)
-    expected = torch.from_numpy(read(bytes(one.chunk), one.layout).values)
-    if dtype is KvDtype.FLOAT16:
-        expected = expected.clamp(-65504, 65504)
+    found = read(bytes(one.chunk), one.layout)
     assert landed.dtype == TORCH_DTYPES[dtype]
-    assert torch.equal(landed, expected.to(landed.dtype))
+    # At 16 bits and in the symmetric codecs steps count for nothing here: there is one rounding.
+    is_coded = codec is WireCodec.CHANNEL
+    slack = (16 * np.abs(found.steps) + np.abs(found.values)) * 2.0**-22 * is_coded
+    lowest, highest = (torch.from_numpy(found.values + sign * slack) for sign in (-1, 1))
+    if dtype is KvDtype.FLOAT16:
+        lowest, highest = lowest.clamp(-65504, 65504), highest.clamp(-65504, 65504)
+    assert bool(((lowest.to(landed.dtype) <= landed) & (landed <= highest.to(landed.dtype))).all())
 
 
 @settings(max_examples=60, deadline=None)

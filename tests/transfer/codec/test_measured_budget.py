@@ -8,7 +8,7 @@ import pytest
 from protocol.layout import KvDtype, KvLayout
 from protocol.wire_rule import WireCodec, WireRule
 from transfer.codec.allocation import allocate
-from transfer.codec.budget import TokenSpan, longest_chunk, shared_budgets, sixteen_bit_bytes, sizes_of, spans_of
+from transfer.codec.budget import TokenSpan, lossy_chunk_tokens, shared_budgets, sixteen_bit_bytes, sizes_of, spans_of
 from transfer.codec.chunk import max_tokens_per_slot
 from transfer.codec.tiers import tier_counts
 
@@ -23,7 +23,7 @@ def test_a_prompts_kv_has_the_bytes_that_were_asked_for(codec: WireCodec, num_to
     """Within a hundredth from 256 tokens on, in as many chunks as the prompt needs."""
     rule = WireRule(codec, budget)
     native = max_tokens_per_slot(DEMO, DEMO.dtype, SLOT_BYTES, DEMO.block_size)
-    chunk_tokens = longest_chunk(DEMO, rule, SLOT_BYTES, native)
+    chunk_tokens = lossy_chunk_tokens(DEMO, rule, SLOT_BYTES, native)
     transfer = TokenSpan(0, num_tokens)
     scores = np.random.default_rng(num_tokens).random(num_tokens, dtype=np.float32)
     num_bytes = 0

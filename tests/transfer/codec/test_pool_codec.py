@@ -16,9 +16,10 @@ from protocol.layout import KvDtype, KvLayout
 from protocol.ticket import Ticket
 from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
 from tests.transfer.codec.pools import REQUEST_ID, UNTOUCHED, pool_of, tokens_of
-from transfer.codec.budget import minimum_budget, sixteen_bit_bytes
+from transfer.codec.budget import CHUNK_TOKENS, minimum_budget, sixteen_bit_bytes
 from transfer.codec.chunk import chunk_bytes, verify
 from transfer.codec.pool_codec import PoolCodec
+from transfer.codec.sizes import GROUP_TOKENS
 from transfer.codec.tiers import TIER_16_BITS
 
 LAYOUT = KvLayout("small", num_layers=8, num_kv_heads=2, head_dim=64, dtype=KvDtype.FLOAT32, block_size=16)
@@ -78,7 +79,8 @@ def test_every_rule_crosses(codec: WireCodec, kind: Importance, num_tokens: int,
     first = num_tokens // 2 if has_prefix else 0
     _, sent, landed = send(ticket_of(rule, num_tokens, chunk, first))
     assert not (landed == UNTOUCHED).any()
-    assert float((landed - sent).abs().max()) <= (0.5 if codec in (WireCodec.UNIFORM_INT4, WireCodec.FP8) else 0.16)
+    # Half of a step: numbers of a normal distribution span 9 at most here, and some tokens have 4 bits.
+    assert float((landed - sent).abs().max()) <= (0.5 if codec in (WireCodec.UNIFORM_INT4, WireCodec.FP8) else 0.3)
     if rule.is_lossless:
         assert torch.equal(landed, sent)
 
@@ -132,10 +134,10 @@ def test_small_chunks_do_not_pass_for_large_ones() -> None:
     st.integers(1, 600),
     st.integers(140_000, 1_000_000),
 )
-def test_the_longest_chunk_of_a_rule_fits_its_slot(
+def test_the_chunks_of_a_rule_fit_their_slots(
     codec: WireCodec, budget: float, dtype: KvDtype, num_tokens: int, slot_bytes: int
 ) -> None:
-    """Chunks of as many tokens as a rule allows fit into the slot, every one of a transfer; native ones as without a rule."""
+    """Chunks of as many tokens as a rule has fit into the slot, every one of a transfer; native ones as without a rule."""
     if budget < 0.52 and codec in (WireCodec.UNIFORM_INT8, WireCodec.FP8):
         return
     rule = replace(RULE, codec=codec, budget=budget)
@@ -143,7 +145,7 @@ def test_the_longest_chunk_of_a_rule_fits_its_slot(
     chunk_tokens = side.chunk_tokens(dtype, slot_bytes, rule)
     native = side.chunk_tokens(dtype, slot_bytes)
     assert chunk_tokens % LAYOUT.block_size == 0
-    assert chunk_tokens == native if rule.is_lossless else chunk_tokens >= native
+    assert chunk_tokens == native if rule.is_lossless else min(native, GROUP_TOKENS) <= chunk_tokens <= CHUNK_TOKENS
     ticket = replace(ticket_of(rule, num_tokens, chunk_tokens, dtype=dtype), slot_bytes=slot_bytes)
     send(ticket)
 

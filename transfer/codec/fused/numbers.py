@@ -81,11 +81,10 @@ def refined_codes(numbers, minimum, step):
 @triton.jit
 def refined_values(codes, middles, minimum, step):
     """float32 values of refined codes (int32), each read at the middle of what its planes leave open."""
-    highest = (240.0 - 2.0 * middles).to(tl.int32)
-    widened = codes.to(tl.float32) + middles
-    widened = tl.where(codes == 0, -8.0, tl.where(codes == highest, 248.0, widened))
-    inner = tl.minimum(tl.maximum(widened, 8.0), 232.0)
-    return (widened + inner) * (step.to(tl.float32) * 0.03125) + minimum.to(tl.float32)
+    narrowed = tl.math.div_rn(middles * 0.0 + 8.0, 8.0 - middles)
+    beyond = codes.to(tl.float32) + middles
+    inner = tl.minimum(tl.maximum(beyond, 8.0), 232.0)
+    return ((beyond - inner) * narrowed + inner) * (step.to(tl.float32) * 0.0625) + minimum.to(tl.float32)
 
 
 @triton.jit
