@@ -66,6 +66,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--budgets", type=float, nargs="+", default=[0.3, 0.36, 0.42, 0.6], help="for channel and spectrum"
     )
     parser.add_argument("--dtype", type=KvDtype, default=KvDtype.FLOAT32, choices=list(KvDtype), help="of both caches")
+    parser.add_argument("--pool-mib", type=_count, default=512, help="memory of each of the two caches")
     parser.add_argument("--layers", type=_count, default=30)
     parser.add_argument("--kv-heads", type=_count, default=3)
     parser.add_argument("--head-dim", type=_count, default=64)
@@ -98,11 +99,14 @@ class Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.num_tokens: int = arguments.tokens
         self.layout = KvLayout("codec-speed", arguments.layers, arguments.kv_heads, arguments.head_dim, arguments.dtype)
-        num_blocks = self.layout.num_blocks_for(self.num_tokens)
+        needed = self.layout.num_blocks_for(self.num_tokens)
+        # As large as in a server: what is slow in a large pool must show.
+        block_bytes = self.layout.block_size * self.layout.elements_per_token * arguments.dtype.num_bytes
+        num_blocks = max(needed, (arguments.pool_mib << 20) // block_bytes)
         shape = (arguments.layers, 2, num_blocks, self.layout.block_size, arguments.kv_heads, arguments.head_dim)
         generator = torch.Generator().manual_seed(0)
         pool = torch.randn(shape, generator=generator).to(TORCH_DTYPES[arguments.dtype]).to(arguments.device)
-        self.block_ids = torch.randperm(num_blocks, generator=generator).tolist()
+        self.block_ids = torch.randperm(num_blocks, generator=generator)[:needed].tolist()
         self._sender = PoolCodec(pool, self.layout)
         self._receiver = PoolCodec(torch.zeros_like(pool), self.layout)
         size = chunk_bytes(self.layout, arguments.dtype, self.num_tokens)
