@@ -66,6 +66,7 @@ proto: $(DEV_INSTALLED)  ## generate the protobuf code again
 bench: $(DEV_INSTALLED)  ## the benchmarks that need no running server; JSON on the last line of each
 	@$(BIN)/python -m benchmarks.engine_step --model $(MODEL) --threads 1
 	@$(BIN)/python -m benchmarks.transfer_bandwidth
+	@$(BIN)/python -m benchmarks.codec_speed
 	@$(BIN)/python -m benchmarks.router_load --model $(MODEL)
 	@$(BIN)/python -m benchmarks.footprint $(MODEL)
 

@@ -49,8 +49,8 @@ g = max(1, (m + 32) // 64) groups: 64 tokens each, and what is left in the last,
                 (zero past the end). The bits of plane p are the p-th highest of u, 0 to 15: in which sixteenth of its cell t
                 lies. Cells are [c - 1/2, c + 1/2], but [0, 1/2] for c = 0 and [29/2, 15] for c = 15.
 With k planes, top k bits of u being u_k, a value is min + step * s with s = c + (u_k + 1/2) / 2^k - 1/2 for c from 1 to 14,
-u_k / (2^(k+1) - 1) for 0 and 15 - (2^k - 1 - u_k) / (2^(k+1) - 1) for 15: within step / 2^(k+1). With none it is min + step * c.
-`min` is rounded down and `step` = (max - min) / 15 up, so that no value lies outside.
+u_k / (2^(k+1) - 1) for 0 and 15 - (2^k - 1 - u_k) / (2^(k+1) - 1) for 15: within step / 2^(k+1). With none it is
+min + step * c. `min` is rounded down and `step` = (max - min) / 15 up, so that no value lies outside.
 
 Spectrum, uniform-int8, uniform-int4, fp8. Symmetric, per token and head, K and V alike.
     scales      `[L, k|v, m, H]`: max(absmax, 1e-8) / q, rounded up; q is 127 at 8 bits, 7 at 4 bits, 448 in fp8

@@ -77,5 +77,5 @@ def _why_not_triton(device_type: str, wanted: Kernels) -> str | None:
     if device_type != "cuda" and not is_interpreted:
         return "the kernels are for CUDA"
     if find_spec("triton") is None:
-        return "triton is not installed (the extra `kernels` has it)"
+        return "triton is not installed (`pip install triton`)"
     return None

@@ -16,6 +16,7 @@ from transfer.codec.chunk import chunk_bytes, max_tokens_per_slot, native_plan, 
 from transfer.codec.codec import ChunkPlan
 from transfer.codec.format import ChunkIdentity
 from transfer.codec.importance import given_scores, key_norms, scores_without_view
+from transfer.codec.operations import operations_for
 from transfer.codec.pool_view import PoolView
 from transfer.codec.registry import BY_NAME
 from transfer.codec.traffic import TierTraffic
@@ -30,6 +31,7 @@ class PoolCodec:
 
     def __init__(self, pool: torch.Tensor, layout: KvLayout) -> None:
         self.layout = layout
+        operations_for(pool.device)  # what the environment asks for and cannot be had shows now, not at the first chunk
         self._traffic = TierTraffic()
         self._pool = pool
 

@@ -24,7 +24,7 @@ from transfer.codec.operations import TORCH, Operations
 from transfer.codec.registry import BY_NAME
 from transfer.codec.tiers import TIER_4_BITS, TIER_8_BITS, uniform
 
-pytest.importorskip("triton", reason="triton is not installed: the extra `kernels` has it")
+pytest.importorskip("triton", reason="triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip(
         "there is a CUDA driver: tests/gpu/test_codec_kernels.py runs the kernels (TRITON_INTERPRET=1 to interpret them)",

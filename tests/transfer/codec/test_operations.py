@@ -63,7 +63,7 @@ def test_triton_is_imported_only_where_its_kernels_are_chosen() -> None:
     )
     assert done.stdout.splitlines() == [
         "KV in cpu memory is coded by torch: the kernels are for CUDA",
-        "KV in cuda memory is coded by torch: triton is not installed (the extra `kernels` has it)",
+        "KV in cuda memory is coded by torch: triton is not installed (`pip install triton`)",
         "True",
         "True",
     ], done.stderr
