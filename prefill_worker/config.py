@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from protocol.errors import ConfigError
+
+
+class Push(StrEnum):
+    """When a chunk may leave: as soon as its tokens are computed, or not before the prompt's first token is sampled."""
+
+    CHUNKS = "chunks"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +23,7 @@ class PrefillConfig:
     max_sequences: int = 8
     max_waiting: int = 1024
     order: str = "fcfs"
+    push: Push = Push.CHUNKS
 
     def __post_init__(self) -> None:
         if min(self.max_step_tokens, self.max_sequences, self.max_waiting) < 1:

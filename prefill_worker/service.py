@@ -64,6 +64,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.WorkerStatus:
         """Queue, blocks, slots and links, as they are now."""
         worker, sender = self._worker, self._worker.sender
+        hidden = sender.hidden
         links = [
             pb.Link(
                 peer=worker_id_to_wire(peer), transport=sender.protocols(), bytes_per_second=estimate.bytes_per_second
@@ -85,6 +86,8 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             transfer_bytes=worker.num_transfer_bytes,
             transfer_bytes_by_tier=sender.bytes_by_tier(),
             num_local_prefill_tokens=worker.num_prefilled_tokens,
+            hidden_bytes=hidden.num_hidden,
+            acknowledged_bytes=hidden.num_acknowledged,
             links=links,
         )
 

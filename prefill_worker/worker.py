@@ -12,11 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from engine.batch import SampledToken, StepBatch, StepResult
+from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
 from prefill_worker.checks import check_request, check_ticket
-from prefill_worker.config import PrefillConfig
+from prefill_worker.config import PrefillConfig, Push
 from prefill_worker.link_tests import LinkTests, TicketKey, key_of
 from prefill_worker.sequence import PrefillAnswer, PrefillSequence
 from protocol.errors import (
@@ -162,11 +162,11 @@ class PrefillWorker:
             sequence = self._running[part.request_id]
             sequence.take(part, result)
             self.num_prefilled_tokens += part.num_tokens
-            if sequence.ticket is not None:
-                self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids), sequence.importance)
             if (failure := result.failures.get(part.request_id)) is not None:
                 self._end(sequence, failure, Phase.FAILED)
-            elif part.draws:
+                continue
+            self._offer(sequence, part)
+            if part.draws:
                 del self._running[part.request_id]
                 self._answer(sequence, [next(drawn) for _ in part.draws], now)
 
@@ -175,9 +175,7 @@ class PrefillWorker:
         for ended in self.sender.take_ended():
             if self._link_tests.settle(ended):
                 continue
-            sequence = self._shipping.pop(
-                key_of(ended.ticket)
-            )  # `_check` has seen to it that no ticket is taken on twice
+            sequence = self._shipping.pop(key_of(ended.ticket))  # there: `_check` lets no ticket be taken on twice
             self.num_transfers += 1
             self.num_transfer_bytes += ended.num_bytes
             if ended.error is not None:
@@ -240,6 +238,14 @@ class PrefillWorker:
 
     def _known(self) -> list[PrefillSequence]:
         return [*self._waiting.values(), *self._running.values(), *self._shipping.values()]
+
+    def _offer(self, sequence: PrefillSequence, part: SequenceSlice) -> None:
+        if sequence.ticket is None:
+            return
+        if part.draws:
+            self.sender.sampled(sequence.ticket)  # first: what is offered now can hide behind nothing
+        if part.draws or self.config.push is Push.CHUNKS:
+            self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids), sequence.importance)
 
     def _answer(self, sequence: PrefillSequence, tokens: list[SampledToken], now: float) -> None:
         first_tokens = tuple(sequence.first_token(one.choice, one.token_id, one.logprobs) for one in tokens)

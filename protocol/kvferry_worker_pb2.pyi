@@ -89,7 +89,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier")
+    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes")
     class TransferBytesByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,8 @@ class WorkerStatus(_message.Message):
     LANDED_WIRE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LANDED_HALF_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_BYTES_BY_TIER_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_BYTES_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerId
     num_waiting: int
     num_running: int
@@ -137,7 +139,9 @@ class WorkerStatus(_message.Message):
     landed_wire_bytes: int
     landed_half_bytes: int
     transfer_bytes_by_tier: _containers.ScalarMap[str, int]
-    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    hidden_bytes: int
+    acknowledged_bytes: int
+    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("peer", "transport", "bytes_per_second")

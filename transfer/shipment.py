@@ -41,7 +41,11 @@ class SpentTickets:
 
 
 class Shipment:
-    """One ticket being served. Methods raise nothing; a transfer that cannot go on carries its `error`."""
+    """One ticket being served. Methods raise nothing; a transfer that cannot go on carries its `error`.
+
+    `num_bytes` were sent; `num_acknowledged_bytes` were verified at the other end, and `num_hidden_bytes` of them when the
+    prompt's first token was sampled, None before it is and for a link test.
+    """
 
     def __init__(self, ticket: Ticket, now: float) -> None:
         self.ticket = ticket
@@ -51,12 +55,15 @@ class Shipment:
         self.moved_at = now
         self.renew_at = now  # at once: part of the lease may have been spent on the way here
         self.num_bytes = 0
+        self.num_acknowledged_bytes = 0
+        self.num_hidden_bytes: int | None = None
         self._num_computed = 0
         self._next_chunk = 0
         self._free_slots = deque(ticket.slots)
         self._again: deque[ChunkDue] = deque()
         self._sent_twice: set[int] = set()
         self._unanswered: dict[int, int] = {}  # chunk -> slot
+        self._sizes: dict[int, int] = {}  # chunk under way -> its bytes
         self._taken: set[int] = set()
 
     @property
@@ -81,6 +88,11 @@ class Shipment:
         if importance is not None:
             self.importance = importance
 
+    def sampled(self) -> None:
+        """The prompt's first token is there: what has been acknowledged by now was hidden behind the prefill."""
+        if self.num_hidden_bytes is None:
+            self.num_hidden_bytes = self.num_acknowledged_bytes
+
     def next_due(self) -> ChunkDue | None:
         """The next chunk that is computed and has a slot to go to; it counts as under way from now on."""
         if self.error is not None:
@@ -97,11 +109,17 @@ class Shipment:
         self._unanswered[due.chunk] = due.slot
         return due
 
+    def sent(self, due: ChunkDue, num_bytes: int) -> None:
+        """A chunk that was due is on its way; one that goes again counts again in `num_bytes`."""
+        self.num_bytes += num_bytes
+        self._sizes[due.chunk] = num_bytes
+
     def take_credit(self, frame: Frame, now: float) -> None:
         """The chunk was taken: its slot may be written again. A credit that is not owed is ignored."""
         if self._unanswered.get(frame.chunk) == frame.slot and ChunkDue(frame.chunk, frame.slot) not in self._again:
             del self._unanswered[frame.chunk]
             self._taken.add(frame.chunk)
+            self.num_acknowledged_bytes += self._sizes.pop(frame.chunk, 0)
             self._free_slots.append(frame.slot)
             self.moved_at = now
 

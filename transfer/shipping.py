@@ -29,14 +29,16 @@ from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
 from transfer.outbox import Destination, Outbox
 from transfer.shipment import ChunkDue, Shipment, SpentTickets
-from transfer.shipping_contract import ImportanceScores, Packer, ShipmentEnded, ShippingConfig
+from transfer.shipping_contract import HiddenBytes, ImportanceScores, Packer, ShipmentEnded, ShippingConfig
 from transfer.transport import PeerAddress, Transport
 
 log = logging.getLogger(__name__)
 
 
 class Sender:
-    """`open`, `computed`, `abort`, `take_ended`, `connect` and `forget` from any thread; `pump` and `close` from one."""
+    """`pump` and `close` are for one thread, all else for any. `hidden`, a value that is only ever replaced, may be read by
+    any as well.
+    """
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Sender:
         self.config = config or ShippingConfig()
         self.on_ended: Callable[[], None] = lambda: None
         self.num_stale_frames = 0
+        self.hidden = HiddenBytes()
         self._transport = transport
         self._arena = arena
         self._outbox = Outbox(transport, arena)
@@ -96,6 +99,10 @@ class Sender:
         `importance` `[num_tokens]` is for what is packed from now on, where the ticket's rule asks for it.
         """
         self._tell_shipment(ticket, lambda one: one.computed(num_tokens, block_ids, importance))
+
+    def sampled(self, ticket: Ticket) -> None:
+        """The prompt's first token was sampled just now; said before its last tokens are offered by `computed`."""
+        self._tell_shipment(ticket, Shipment.sampled)
 
     def abort(self, ticket: Ticket, error: KvferryError) -> None:
         """Gives a ticket up, if it is still open; its `ShipmentEnded` follows."""
@@ -217,7 +224,8 @@ class Sender:
                 FrameKind.CHUNK, ticket.request_id, ticket.generation, due.chunk, due.slot, size
             ).to_bytes()
 
-        shipment.num_bytes += self._outbox.send(Destination(shipment.key, ticket.decode_worker, due.slot), fill)
+        num_bytes = self._outbox.send(Destination(shipment.key, ticket.decode_worker, due.slot), fill)
+        shipment.sent(due, num_bytes)
 
     def _keep_or_end(self, shipment: Shipment, now: float) -> None:
         ticket = shipment.ticket
@@ -236,6 +244,8 @@ class Sender:
     def _end(self, shipment: Shipment, error: KvferryError | None) -> None:
         del self._open[shipment.key]
         self._spent.add(shipment.key)
+        if error is None and shipment.num_hidden_bytes is not None:
+            self.hidden = self.hidden.plus(shipment.num_hidden_bytes, shipment.num_acknowledged_bytes)
         self._ended.append(ShipmentEnded(shipment.ticket, error, shipment.num_bytes))
         self.on_ended()
 

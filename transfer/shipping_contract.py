@@ -46,6 +46,22 @@ class ShippingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenBytes:
+    """Bytes of prompts whose transfer ended well, each chunk counted once.
+
+    `num_acknowledged`: all of them. `num_hidden`: those that the decode worker had already acknowledged when the prompt's
+    first token was sampled, so that they cost no wait.
+    """
+
+    num_hidden: int = 0
+    num_acknowledged: int = 0
+
+    def plus(self, num_hidden: int, num_acknowledged: int) -> HiddenBytes:
+        """The sum with one more transfer."""
+        return HiddenBytes(self.num_hidden + num_hidden, self.num_acknowledged + num_acknowledged)
+
+
+@dataclass(frozen=True, slots=True)
 class ShipmentEnded:
     """The end of one opened ticket. Without `error` every chunk was taken."""
 

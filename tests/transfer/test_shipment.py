@@ -156,6 +156,18 @@ def test_complete_when_every_chunk_was_taken() -> None:
     assert not shipment.is_waiting_for_peer
 
 
+def test_the_first_moment_of_the_first_token_counts() -> None:
+    """Bytes acknowledged before it are hidden; a second word changes nothing, nor do credits that follow or come twice."""
+    shipment = computed(12)
+    for num_bytes in (100, 70):
+        due = take(shipment)
+        shipment.sent(due, num_bytes)
+        credit(shipment, due)
+        credit(shipment, due)
+        shipment.sampled()
+    assert (shipment.num_hidden_bytes, shipment.num_acknowledged_bytes, shipment.num_bytes) == (100, 170, 170)
+
+
 def test_the_first_error_stays() -> None:
     """What failed first is what is reported."""
     shipment = computed(4)

@@ -11,6 +11,7 @@ from protocol.errors import Cancelled, LayoutMismatch, TransferError, WorkerUnav
 from tests.transfer.ferry import CHUNK_TOKENS, LEASE_S, STALL_S, Ferry, FerryOptions, check_landed, patient_ferry
 from transfer.arena import PAGE_BYTES
 from transfer.frames import Frame, FrameKind
+from transfer.shipping_contract import HiddenBytes
 from transfer.transport import WriteRequest
 
 
@@ -202,6 +203,40 @@ def test_a_chunk_that_cannot_be_packed_ends_one_transfer_and_not_the_thread() ->
     assert pair.landed(bad).error is not None
     check_landed(pair, good)
     pair.check_quiet()
+
+
+@pytest.mark.parametrize("num_corrupt", [0, 1])
+def test_what_was_acknowledged_when_the_first_token_came_was_hidden(num_corrupt: int) -> None:
+    """Chunks whose credits are back by then; one that is sent twice counts once, and what comes later not at all."""
+    pair = patient_ferry()
+    ticket = pair.reserve(5 * CHUNK_TOKENS)
+    if num_corrupt:
+        pair.fabric.faults.corrupt_write()
+    pair.sender.open(ticket, pair.clock.now)
+    pair.sender.computed(ticket, 2 * CHUNK_TOKENS, pair.blocks_of(ticket))
+    pair.run()
+    assert pair.sender.hidden == HiddenBytes()
+    pair.sender.sampled(ticket)
+    pair.sender.computed(ticket, ticket.num_tokens, pair.blocks_of(ticket))
+    pair.run()
+    check_landed(pair, ticket)
+    num_bytes = pair.landed(ticket).num_bytes
+    assert pair.sender.hidden == HiddenBytes(num_bytes * 2 // 5, num_bytes)
+    assert (pair.shipped(ticket).num_bytes > num_bytes) is bool(num_corrupt)
+
+
+def test_a_shipment_without_a_first_token_hides_nothing() -> None:
+    """As a link test's; nor does one that is given up."""
+    pair = patient_ferry()
+    test, given_up = pair.reserve(100, block_ids=()), pair.reserve(100)
+    pair.ship(test)
+    pair.sender.open(given_up, pair.clock.now)
+    pair.sender.sampled(given_up)
+    pair.sender.abort(given_up, Cancelled("no longer wanted"))
+    pair.run(LEASE_S)
+    assert pair.shipped(test).error is None
+    assert pair.shipped(given_up).error is not None
+    assert pair.sender.hidden == HiddenBytes()
 
 
 def test_an_open_ticket_is_not_opened_twice() -> None:
