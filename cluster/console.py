@@ -90,6 +90,7 @@ def print_status(view: Mapping[str, Any]) -> None:
         "failed",
         "moved",
         "of FP16",
+        "hidden",
     ):
         table.add_column(column)
     for worker in view["workers"]:
@@ -105,6 +106,7 @@ def print_status(view: Mapping[str, Any]) -> None:
             str(status["num_transfer_failures"]),
             format_size(status["transfer_bytes"]),
             ratio_of_landings(status) or "-",
+            hidden_ratio(status) or "-",
         )
     console.print(table)
     for link in view["links"]:
@@ -115,6 +117,12 @@ def ratio_of_landings(status: Mapping[str, int]) -> str:
     """Bytes of all KV that landed over those of 16 bits, as it was measured; empty where none did."""
     half_bytes = status["landed_half_bytes"]
     return f"{status['landed_wire_bytes'] / half_bytes:.3f}" if half_bytes else ""
+
+
+def hidden_ratio(status: Mapping[str, int]) -> str:
+    """The share of a prefill worker's KV that had landed when its prompt's first token was sampled; empty where none did."""
+    num_bytes = status["acknowledged_bytes"]
+    return f"{status['hidden_bytes'] / num_bytes:.3f}" if num_bytes else ""
 
 
 def _link_line(link: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cluster.sizes import parse_size
+from prefill_worker.config import Push
 from protocol.errors import ConfigError
 from protocol.wire_rule import Importance, WireCodec, WireOffer, WireRule
 
@@ -92,6 +93,12 @@ class ServeSettings:
         "whether tokens may cross in fewer than 8 bits; probe tries it on the model, once, where KV may cross lossily",
         metavar="WHEN",
         choices=(INT4_BY_PROBE, INT4_ON, INT4_OFF),
+    )
+    kv_push: str = _setting(
+        Push.CHUNKS.value,
+        "when KV leaves a prefill worker: in chunks as they are computed, or all at the end, once the first token is there",
+        metavar="WHEN",
+        choices=tuple(Push),
     )
     attention: str = _setting(
         "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")

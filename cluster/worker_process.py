@@ -124,7 +124,7 @@ class PrefillProcess(WorkerProcess):
         outbox = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
         transport = NixlTransport(self.identity, Arenas(landing=None, outbox=outbox))
         sender = Sender(self.identity, transport, outbox, PoolCodec(engine.cache.pool, engine.layout))
-        config = PrefillConfig(max_step_tokens=spec.max_step_tokens, max_sequences=spec.max_sequences)
+        config = PrefillConfig(max_step_tokens=spec.max_step_tokens, max_sequences=spec.max_sequences, push=spec.push)
         worker = PrefillWorker(self.identity, engine, sender, config)
         service = PrefillService(worker, spec.cluster_token)
         server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from cluster.settings import ServeSettings
 from cluster.sizes import parse_size
+from prefill_worker.config import Push
 from protocol.wire_rule import LOSSLESS, WireRule
 
 
@@ -37,6 +38,7 @@ class WorkerSpec:
     log_level: str
     wire_rule: WireRule = LOSSLESS
     min_wire_budget: float | None = None
+    push: Push = Push.CHUNKS
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -47,7 +49,8 @@ class WorkerSpec:
     def from_json(cls, text: str) -> WorkerSpec:
         """The spec that crossed."""
         values = json.loads(text)
-        return cls(**{**values, "wire_rule": WireRule.from_fields(values["wire_rule"])})
+        rule = WireRule.from_fields(values["wire_rule"])
+        return cls(**{**values, "wire_rule": rule, "push": Push(values["push"])})
 
 
 def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num_threads: int) -> WorkerSpec:
@@ -74,4 +77,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         log_level=settings.log_level,
         wire_rule=settings.wire_rule(),
         min_wire_budget=settings.wire_offer().min_budget,
+        push=Push(settings.kv_push),
     )

@@ -14,6 +14,7 @@ from cluster.load_settings import add_flags, load_settings
 from cluster.settings import ServeSettings, environment_of, flag_of
 from cluster.sizes import format_size, parse_size
 from cluster.worker_spec import WorkerSpec, spec_of
+from prefill_worker.config import Push
 from protocol.errors import ConfigError
 from protocol.wire_rule import Importance, WireCodec, WireRule
 
@@ -205,3 +206,14 @@ def test_the_rule_reaches_the_worker() -> None:
     spec = spec_of(settings, "decode", 0, device="cpu", num_threads=1)
     assert WorkerSpec.from_json(spec.to_json()) == spec
     assert (spec.wire_rule, spec.min_wire_budget) == (settings.wire_rule(), 0.6)
+
+
+def test_when_kv_leaves_reaches_the_worker(tmp_path: Path) -> None:
+    """In chunks by default, at the end where that is asked for, by flag or file; other words are refused."""
+    file = tmp_path / "serve.yaml"
+    file.write_text("kv-push: end\n")
+    for settings, wanted in ((_load("m"), Push.CHUNKS), (_load("m", "--config", str(file)), Push.END)):
+        spec = spec_of(settings, "prefill", 0, device="cpu", num_threads=1)
+        assert WorkerSpec.from_json(spec.to_json()).push is wanted
+    with pytest.raises(ConfigError, match="--kv-push must be one of chunks, end"):
+        _load("m", environment={"KVFERRY_KV_PUSH": "later"})
