@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,8 @@ COUNTERS = {
     "worker_steps": ("num_steps", "Engine steps"),
     "kv_transfers": ("num_transfers", "Transfers ended, well or not"),
     "kv_transfer_failures": ("num_transfer_failures", "Transfers that were given up"),
+    "kv_transfer_hidden_bytes": ("hidden_bytes", "Bytes acknowledged when the first token was sampled (prefill)"),
+    "kv_transfer_acknowledged_bytes": ("acknowledged_bytes", "All bytes of the same transfers (prefill)"),
     "preemptions": ("num_preemptions", "Requests that lost their blocks and were computed again"),
     "local_prefill_tokens": ("num_local_prefill_tokens", "Tokens computed from prompts by this worker"),
     "remote_prefill_tokens": ("num_remote_prefill_tokens", "Prompt tokens whose KV landed here"),
@@ -58,6 +61,20 @@ class _FleetCollector(Collector):
                 counter.add_metric(_labels(member), getattr(member.status, field))
             yield counter
         yield self._bytes(members)
+        yield self._hidden(members)
+
+    def _hidden(self, members: list[Member[Any]]) -> Metric:
+        family = GaugeMetricFamily(
+            "kvferry_kv_transfer_hidden_ratio",
+            "Hidden bytes over acknowledged ones since the start of a prefill worker; NaN before its first transfer",
+            labels=("worker", "role"),
+        )
+        for member in members:
+            if member.description.role == "prefill":
+                status = member.status
+                ratio = status.hidden_bytes / status.acknowledged_bytes if status.acknowledged_bytes else math.nan
+                family.add_metric(_labels(member), ratio)
+        return family
 
     def _bytes(self, members: list[Member[Any]]) -> Metric:
         family = CounterMetricFamily(

@@ -65,7 +65,9 @@ def test_what_crossed_is_told_to_the_router(prefill: Node, decode: Node) -> None
         assert [(status.landed_wire_bytes, status.landed_half_bytes)] == [
             (one.wire_bytes, one.half_bytes) for one in told
         ]
-        assert fleet.prefills["prefill-0"].status.transfer_bytes == status.landed_wire_bytes
+        shipped = fleet.prefills["prefill-0"].status
+        assert shipped.transfer_bytes == shipped.acknowledged_bytes == status.landed_wire_bytes
+        assert shipped.hidden_bytes <= shipped.acknowledged_bytes
         return told
 
     (told,) = with_fleet([prefill, decode], work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -27,6 +28,24 @@ def test_the_document_lists_what_is_exported_and_nothing_else() -> None:
     section = DOCUMENT.read_text().split("## Workers")[1]
     documented = set(re.findall(r"^\| `(kvferry_\w+)", section, flags=re.MULTILINE))
     assert documented == _exported(generate_latest(registry).decode())
+
+
+def test_the_hidden_ratio_is_the_prefill_workers() -> None:
+    """Not a number before the first transfer, then hidden over acknowledged bytes; decode workers have none."""
+    duo = Duo()
+    registry = CollectorRegistry()
+    register_fleet_metrics(registry, duo.fleet)
+    labels = {"worker": "prefill-0", "role": "prefill"}
+    duo.run(duo.fleet.look)
+    before = registry.get_sample_value("kvferry_kv_transfer_hidden_ratio", labels)
+    assert before is not None
+    assert math.isnan(before)
+    duo.fleet.prefills["prefill-0"].status = pb.WorkerStatus(hidden_bytes=3_000, acknowledged_bytes=4_000)
+    assert registry.get_sample_value("kvferry_kv_transfer_hidden_ratio", labels) == 0.75
+    assert registry.get_sample_value("kvferry_kv_transfer_hidden_bytes_total", labels) == 3_000
+    assert registry.get_sample_value("kvferry_kv_transfer_acknowledged_bytes_total", labels) == 4_000
+    decode = {"worker": "decode-0", "role": "decode"}
+    assert registry.get_sample_value("kvferry_kv_transfer_hidden_ratio", decode) is None
 
 
 def test_every_figure_is_a_field_of_a_workers_status() -> None:
