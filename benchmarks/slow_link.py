@@ -1,19 +1,28 @@
 """What a slow link costs a request, and what fewer bytes of KV save: two hosts on one machine, a cable of a given rate.
 
     python -m benchmarks.slow_link --rate-mbit 25 --prompt-tokens 1024
+    python -m benchmarks.slow_link --rate-mbit 25 --prompt-tokens 1024 --budgets 1.0 --push chunks end
     python -m benchmarks.slow_link --rate-mbit 100 --prompt-tokens 2048 --budgets 1.0 0.5 0.3 -- --slot-memory 1MiB
 
 Needs root, `ip` and `tc`. Two network namespaces are joined by a veth pair that lets no more than the rate through in
 either direction; a Ray node runs in each, on a core of its own, the prefill worker on one side and the decode worker on the
 other. Requests with distinct random prompts go out one at a time, after a warm-up, and every budget has its turn before the
-next request. What stands after `--` goes to `kvferry serve`. All that was set up is removed at the end.
+next request. `--push` says when KV leaves the prefill worker; with both, each has a cluster of its own, one after the other.
+What stands after `--` goes to `kvferry serve`. All that was set up is removed at the end.
 
 * `ttft_s`, `second_token_s`, `gap_s`: as the client sees them; the gap is what the link adds, and a decode step.
 * `kv_bytes`: what landed, headers included, by the decode worker's count.
+* `hidden_ratio`: the share of the KV that had landed and been acknowledged when the prefill worker sampled the first token,
+  by its own count.
 * `cable_start_s`, `cable_end_s`, `rate_mbit`: when the busier direction of the cable began and ended to carry it, since the
-  request was sent, and how fast; `hidden_ratio` is the share of it that had crossed before the first token.
+  request was sent, and how fast; `cable_hidden_ratio` is the share of it that had crossed before the client's first token.
 * `is_prefill_beside_router`: Ray chooses the sides. Where it is false the first token crosses with the KV, and waits for it.
 * `gap_ratio`: the gap at the smallest budget over that at 1.0. With a cache of 16 bits, 1.0 is lossless.
+* `tail_ratio`: the gap of what was pushed in chunks over that of what was sent at the end. None where Ray chose the sides
+  differently for the two.
+
+In the result, `pushes` has all rows. `gap_ratio` and `hidden_ratio` beside it are those of chunks where they were measured;
+`hidden_ratio` and `tail_ratio` are at the largest budget, `tail_ratios` has every one.
 
 Progress and a table of medians go to standard error, the result to the last line of standard output as JSON. Exit code 0:
 every request ended well, 1: some failed, 2: the hosts or the cluster cannot be had, 130: it was interrupted.
@@ -33,12 +42,13 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.links.asking import Answer, Question
-from benchmarks.links.results import by_budget, gap_ratio, table
+from benchmarks.links.results import Rows, by_budget, gap_ratio, table, tail_ratios
 from benchmarks.links.serving import serving
 from benchmarks.links.two_hosts import ROOT, Host, two_hosts, why_not
 from benchmarks.machine import machine_facts
 from engine.checkpoint.demo_model import ALIAS
 from engine.checkpoint.resolve import resolve_model
+from prefill_worker.config import Push
 from protocol.errors import KvferryError
 
 CLIENT_START_WITHIN_S = 60.0
@@ -56,6 +66,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=1024, help="default %(default)s")
     parser.add_argument("--output-tokens", type=int, default=8, help="default %(default)s")
     parser.add_argument("--budgets", type=float, nargs="+", default=[1.0, 0.3], help="default %(default)s")
+    parser.add_argument(
+        "--push",
+        choices=[one.value for one in Push],
+        nargs="+",
+        default=[Push.CHUNKS.value],
+        help="when KV leaves the prefill worker; several have a cluster each (default chunks)",
+    )
     parser.add_argument("--requests", type=int, default=3, help="of each budget (default %(default)s)")
     parser.add_argument("--model", default=ALIAS, help="default %(default)s")
     parser.add_argument("--kv-dtype", default="float16", help="of both workers' caches (default %(default)s)")
@@ -64,6 +81,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout-s", type=float, default=120.0, help="for each request (default %(default)s)")
     parser.add_argument("serve", nargs="*", help="further arguments of `kvferry serve`, after --")
     arguments = parser.parse_args(argv)
+    arguments.push = [Push(word) for word in dict.fromkeys(arguments.push)]
     for name in ("rate_mbit", "prompt_tokens", "requests", "timeout_s"):
         if getattr(arguments, name) <= 0:
             parser.error(f"--{name.replace('_', '-')} must be positive")
@@ -71,14 +89,16 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("--output-tokens must be at least 2: the second token is what is waited for")
     if any(not 0 < budget <= 1 for budget in arguments.budgets):
         parser.error("--budgets must be in (0, 1]")
+    if any(one.split("=")[0] == "--kv-push" for one in arguments.serve):
+        parser.error("--kv-push is set by --push, which may stand before the --")
     return arguments
 
 
-def serve_options(arguments: argparse.Namespace) -> list[str]:
+def serve_options(arguments: argparse.Namespace, push: Push) -> list[str]:
     """What `kvferry serve` is told: lossless unless a request asks for less."""
     least = min(arguments.budgets)
     lossy = ["--kv-wire-min-budget", f"{least:g}", "--kv-wire-int4", "on"] if least < 1 else []
-    return [arguments.model, "--kv-dtype", arguments.kv_dtype, *lossy, *arguments.serve]
+    return [arguments.model, "--kv-dtype", arguments.kv_dtype, "--kv-push", push.value, *lossy, *arguments.serve]
 
 
 def questions(arguments: argparse.Namespace) -> list[Question]:
@@ -114,13 +134,24 @@ def ask(host: Host, url: str, asked: Sequence[Question]) -> list[Answer]:
     return [Answer(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def measure(arguments: argparse.Namespace) -> list[Answer]:
-    """Sets everything up, asks, and takes it down again."""
+def measure(arguments: argparse.Namespace) -> dict[Push, Rows]:
+    """Every push on hosts and a cluster of its own; tables as they come."""
     resolve_model(arguments.model, say)  # fetched here: the two hosts have no way out
+    found: dict[Push, Rows] = {}
+    for push in arguments.push:
+        found[push] = by_budget(answers_of(arguments, push), arguments.budgets)
+        say(f"push {push}:\n{table(found[push])}")
+    for budget, ratio in tail_ratios(found).items():
+        say(f"budget {budget:g}: gap of chunks over gap of end: {ratio if ratio is not None else 'not comparable'}")
+    return found
+
+
+def answers_of(arguments: argparse.Namespace, push: Push) -> list[Answer]:
+    """Sets everything up, asks, and takes it down again."""
     say(f"two hosts, a cable of {arguments.rate_mbit:g} Mbit/s")
     with two_hosts(arguments.rate_mbit) as (head, _):
         say("kvferry across them; the test of the link takes a while on a slow one")
-        with serving(head, serve_options(arguments)) as url:
+        with serving(head, serve_options(arguments, push)) as url:
             say(f"asking at {url}")
             return ask(head, url, questions(arguments))
 
@@ -140,26 +171,36 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, _interrupt)
     load_before = os.getloadavg()[0]
     try:
-        answers = measure(arguments)
+        rows_by_push = measure(arguments)
     except KeyboardInterrupt:
         print("slow_link: interrupted; what it had set up is removed", file=sys.stderr)
         return INTERRUPTED
     except (RuntimeError, OSError, subprocess.SubprocessError, KvferryError) as error:
         print(f"slow_link: {error}", file=sys.stderr)
         return 2
-    rows = by_budget(answers, arguments.budgets)
-    say(table(rows))
-    print(json.dumps(result(arguments, rows) | {"load_before": round(load_before, 2), "machine": machine_facts()}))
-    return 1 if any(row["errors"] or not row["requests"] for row in rows.values()) else 0
+    print(
+        json.dumps(result(arguments, rows_by_push) | {"load_before": round(load_before, 2), "machine": machine_facts()})
+    )
+    every_row = [row for rows in rows_by_push.values() for row in rows.values()]
+    return 1 if any(row["errors"] or not row["requests"] for row in every_row) else 0
 
 
-def result(arguments: argparse.Namespace, rows: dict[float, dict[str, Any]]) -> dict[str, Any]:
+def result(arguments: argparse.Namespace, rows_by_push: dict[Push, Rows]) -> dict[str, Any]:
     """The result's fields."""
+    push = Push.CHUNKS if Push.CHUNKS in rows_by_push else arguments.push[0]
+    rows, largest = rows_by_push[push], max(arguments.budgets)
+    ratios = tail_ratios(rows_by_push)
     return {
         "benchmark": "slow_link",
         "options": vars(arguments),
         "gap_ratio": gap_ratio(rows),
-        "budgets": {f"{budget:g}": row for budget, row in rows.items()},
+        "hidden_ratio": rows[largest]["hidden_ratio"],
+        "tail_ratio": ratios.get(largest),
+        "tail_ratios": {f"{budget:g}": ratio for budget, ratio in ratios.items()},
+        "pushes": {
+            one.value: {"gap_ratio": gap_ratio(own), "budgets": {f"{budget:g}": row for budget, row in own.items()}}
+            for one, own in rows_by_push.items()
+        },
     }
 
 

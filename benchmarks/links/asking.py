@@ -45,9 +45,10 @@ class Question:
 class Answer:
     """What became of a question. Times are seconds since it was sent; bytes are KV's as the decode worker counts them.
 
-    The cable's are those of the busier direction, frames and all: start and end of the crossing, the share that had
-    crossed before the first token, and the rate in between. Where the prefill worker is not beside the router, the first
-    token crosses with the KV.
+    `hidden_ratio` is the prefill worker's word: the share of the KV that had been acknowledged when it sampled the first
+    token. The cable's figures are those of the busier direction, frames and all: start and end of the crossing, the share
+    that had crossed before the client had the first token, and the rate in between. Where the prefill worker is not beside
+    the router, the first token crosses with the KV.
     """
 
     budget: float
@@ -57,10 +58,11 @@ class Answer:
     second_token_s: float | None = None
     end_s: float | None = None
     kv_bytes: int | None = None
+    hidden_ratio: float | None = None
     cable_bytes: int | None = None
     cable_start_s: float | None = None
     cable_end_s: float | None = None
-    hidden_ratio: float | None = None
+    cable_hidden_ratio: float | None = None
     rate_mbit: float | None = None
     is_prefill_beside_router: bool | None = None
 
@@ -113,14 +115,15 @@ def _with_cable(answer: Answer, found: Crossing, sent_at: float) -> Answer:
         cable_bytes=found.num_bytes,
         cable_start_s=found.start_s - sent_at,
         cable_end_s=found.end_s - sent_at,
-        hidden_ratio=found.hidden_ratio,
+        cable_hidden_ratio=found.hidden_ratio,
         rate_mbit=found.rate_mbit,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What all decode workers have counted: transfers, those of them that failed, and bytes.
+    """What all decode workers have counted: transfers, those of them that failed, and bytes; and all prefill workers: bytes
+    of transfers that ended well, and those of them that were hidden.
 
     `is_prefill_here` says whether the router's host is that of a prefill worker.
     """
@@ -128,27 +131,40 @@ class Landed:
     num_transfers: int
     num_failures: int
     num_bytes: int
+    num_acknowledged_bytes: int
+    num_hidden_bytes: int
     is_prefill_here: bool
+
+    def has_one_more_than(self, before: Landed) -> bool:
+        """Whether a transfer has ended since, by both sides' count, or has failed."""
+        if self.num_failures > before.num_failures:
+            return True
+        return self.num_transfers > before.num_transfers and self.num_acknowledged_bytes > before.num_acknowledged_bytes
 
 
 def landed(view: Mapping[str, Any], host: str) -> Landed:
     """The counts in the router's view of its cluster, and where `host`, the router's address, is."""
     statuses = [worker["status"] for worker in view["workers"] if worker["role"] == "decode"]
-    targets = [worker["target"] for worker in view["workers"] if worker["role"] == "prefill"]
+    prefills = [worker for worker in view["workers"] if worker["role"] == "prefill"]
     return Landed(
         num_transfers=sum(one["num_transfers"] for one in statuses),
         num_failures=sum(one["num_transfer_failures"] for one in statuses),
         num_bytes=sum(one["transfer_bytes"] for one in statuses),
-        is_prefill_here=any(target.rpartition(":")[0] == host for target in targets),
+        num_acknowledged_bytes=sum(one["status"]["acknowledged_bytes"] for one in prefills),
+        num_hidden_bytes=sum(one["status"]["hidden_bytes"] for one in prefills),
+        is_prefill_here=any(one["target"].rpartition(":")[0] == host for one in prefills),
     )
 
 
 def with_landing(answer: Answer, before: Landed, after: Landed) -> Answer:
     """The answer with its transfer's bytes. One that failed is an error: the prompt was then read where it is decoded."""
+    num_acknowledged = after.num_acknowledged_bytes - before.num_acknowledged_bytes
+    num_hidden = after.num_hidden_bytes - before.num_hidden_bytes
     return replace(
         answer,
         error="transfer_failed" if after.num_failures > before.num_failures else answer.error,
         kv_bytes=after.num_bytes - before.num_bytes,
+        hidden_ratio=num_hidden / num_acknowledged if num_acknowledged else None,
         is_prefill_beside_router=after.is_prefill_here,
     )
 
@@ -159,10 +175,10 @@ async def _landed(client: httpx.AsyncClient) -> Landed:
 
 
 async def _landed_since(client: httpx.AsyncClient, before: Landed) -> Landed:
-    """The counts once one more transfer has ended. Raises `TimeoutError` when none is heard of."""
+    """The counts once both sides have counted one more transfer. Raises `TimeoutError` when that is not heard of."""
     for _ in range(STATUS_TRIES):
         now = await _landed(client)
-        if now.num_transfers > before.num_transfers:
+        if now.has_one_more_than(before):
             return now
         await asyncio.sleep(STATUS_EVERY_S)
     raise TimeoutError(f"no transfer was counted in {STATUS_TRIES * STATUS_EVERY_S:.0f} s")

@@ -1,12 +1,16 @@
-"""Answers to medians, a table and what one budget gains over another. Pure."""
+"""Answers to medians, a table, and what one budget, or one time of pushing, gains over another. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from benchmarks.links.asking import Answer
+from prefill_worker.config import Push
+
+Rows: TypeAlias = dict[float, dict[str, Any]]
+"""A row for each budget: see `by_budget`."""
 
 COLUMNS = (
     ("ttft_s", "first token s", "8.3f"),
@@ -16,6 +20,7 @@ COLUMNS = (
     ("cable_start_s", "KV from s", "8.3f"),
     ("cable_end_s", "KV to s", "8.3f"),
     ("hidden_ratio", "hidden", "6.3f"),
+    ("cable_hidden_ratio", "of the cable's", "6.3f"),
     ("rate_mbit", "Mbit/s", "7.2f"),
 )
 
@@ -29,9 +34,9 @@ def medians(answers: Sequence[Answer]) -> dict[str, float | None]:
     return found
 
 
-def by_budget(answers: Sequence[Answer], budgets: Sequence[float]) -> dict[float, dict[str, Any]]:
+def by_budget(answers: Sequence[Answer], budgets: Sequence[float]) -> Rows:
     """For each budget its answers, their errors, the prefill worker's place, every gap, and `medians`; no warm-ups."""
-    found: dict[float, dict[str, Any]] = {}
+    found: Rows = {}
     for budget in budgets:
         own = [one for one in answers if one.budget == budget and not one.is_warm_up]
         found[budget] = {
@@ -44,7 +49,7 @@ def by_budget(answers: Sequence[Answer], budgets: Sequence[float]) -> dict[float
     return found
 
 
-def gap_ratio(rows: dict[float, dict[str, Any]]) -> float | None:
+def gap_ratio(rows: Rows) -> float | None:
     """The gap at the smallest budget over that at 1.0; None when either was not measured or 1.0 has none."""
     lossless, lossy = rows.get(1.0), min(rows, default=1.0)
     if lossless is None or lossy == 1.0 or not lossless["gap_s"] or rows[lossy]["gap_s"] is None:
@@ -52,7 +57,24 @@ def gap_ratio(rows: dict[float, dict[str, Any]]) -> float | None:
     return round(float(rows[lossy]["gap_s"]) / float(lossless["gap_s"]), 4)
 
 
-def table(rows: dict[float, dict[str, Any]]) -> str:
+def tail_ratios(rows_by_push: Mapping[Push, Rows]) -> dict[float, float | None]:
+    """For each budget the gap of what was pushed in chunks over that of what was sent at the end.
+
+    None where either has none, or where Ray put the prefill worker on the other side of the cable: these gaps do not mean
+    the same. Empty unless both were measured.
+    """
+    chunks, end = rows_by_push.get(Push.CHUNKS, {}), rows_by_push.get(Push.END, {})
+    return {budget: _tail_ratio(chunks[budget], end[budget]) for budget in chunks if budget in end}
+
+
+def _tail_ratio(chunks: Mapping[str, Any], end: Mapping[str, Any]) -> float | None:
+    is_comparable = chunks["is_prefill_beside_router"] == end["is_prefill_beside_router"]
+    if not is_comparable or chunks["gap_s"] is None or not end["gap_s"]:
+        return None
+    return round(float(chunks["gap_s"]) / float(end["gap_s"]), 4)
+
+
+def table(rows: Rows) -> str:
     """The medians for people."""
     lines = ["budget  " + "  ".join(f"{heading:>14}" for _, heading, _ in COLUMNS)]
     for budget, row in rows.items():

@@ -10,10 +10,12 @@ from benchmarks.links.asking import Answer, landed, with_landing
 from benchmarks.load.client import LoadRequest, Target, send
 
 
-def view(num_transfers: int, num_failures: int, num_bytes: int) -> dict[str, Any]:
-    """One prefill and one decode worker; only the decode worker's counts matter."""
+def view(num_transfers: int, num_failures: int, num_bytes: int, shipped: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """One decode worker, and one prefill worker of whose counts only hidden and acknowledged bytes matter."""
     counts = {"num_transfers": num_transfers, "num_transfer_failures": num_failures, "transfer_bytes": num_bytes}
     other = {"num_transfers": 77, "num_transfer_failures": 7, "transfer_bytes": 777}
+    other |= {"hidden_bytes": shipped[0], "acknowledged_bytes": shipped[1]}
+    counts |= {"hidden_bytes": 0, "acknowledged_bytes": 0}
     return {
         "workers": [
             {"role": "prefill", "target": "10.201.7.1:4000", "status": other},
@@ -34,6 +36,23 @@ def test_a_failed_transfer_is_no_measurement() -> None:
     """The answer came, but its KV did not cross."""
     before, after = landed(view(3, 0, 1000), "10.201.7.1"), landed(view(4, 1, 1000), "10.201.7.1")
     assert with_landing(Answer(0.3, False, None, 1.0, 9.0), before, after).error == "transfer_failed"
+
+
+def test_the_hidden_share_is_that_of_the_one_transfer() -> None:
+    """What came before it does not count; nothing is said where nothing was acknowledged."""
+    before = landed(view(3, 0, 1000, (900, 1000)), "10.201.7.1")
+    after = landed(view(4, 0, 8000, (2650, 8000)), "10.201.7.1")
+    assert with_landing(Answer(1.0, False, None, 1.0, 2.0), before, after).hidden_ratio == 0.25
+    assert with_landing(Answer(1.0, False, None, 1.0, 2.0), before, before).hidden_ratio is None
+
+
+def test_a_transfer_has_ended_when_both_sides_say_so() -> None:
+    """A failure is known from the decode worker alone."""
+    before = landed(view(3, 0, 1000, (900, 1000)), "10.201.7.1")
+    assert not landed(view(4, 0, 8000, (900, 1000)), "10.201.7.1").has_one_more_than(before)
+    assert not landed(view(3, 0, 1000, (900, 8000)), "10.201.7.1").has_one_more_than(before)
+    assert landed(view(4, 0, 8000, (900, 8000)), "10.201.7.1").has_one_more_than(before)
+    assert landed(view(4, 1, 1000, (900, 1000)), "10.201.7.1").has_one_more_than(before)
 
 
 async def test_further_fields_of_a_request_reach_the_server() -> None:

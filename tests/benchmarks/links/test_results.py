@@ -1,7 +1,10 @@
-"""Medians, ratio and table of answers."""
+"""Medians, ratios and table of answers."""
+
+from dataclasses import replace
 
 from benchmarks.links.asking import Answer
-from benchmarks.links.results import by_budget, gap_ratio, table
+from benchmarks.links.results import by_budget, gap_ratio, table, tail_ratios
+from prefill_worker.config import Push
 
 
 def answer(budget: float, ttft_s: float, second_token_s: float, *, is_warm_up: bool = False) -> Answer:
@@ -42,6 +45,25 @@ def test_there_is_no_ratio_without_both() -> None:
     assert gap_ratio(by_budget(ANSWERS, [0.3])) is None
     assert gap_ratio(by_budget(ANSWERS, [1.0, 0.1])) is None
     assert gap_ratio({}) is None
+
+
+def test_the_tail_is_compared_at_every_budget() -> None:
+    """Chunks over end; a budget that one of them has no answer for has no ratio."""
+    chunks = by_budget([answer(1.0, 2.0, 3.0), answer(0.3, 2.0, 2.5)], [1.0, 0.3])
+    end = by_budget([answer(1.0, 2.0, 6.0), Answer(0.3, False, "timeout")], [1.0, 0.3])
+    assert tail_ratios({Push.CHUNKS: chunks, Push.END: end}) == {1.0: 0.25, 0.3: None}
+    assert tail_ratios({Push.END: chunks, Push.CHUNKS: end}) == {1.0: 4.0, 0.3: None}
+    assert tail_ratios({Push.CHUNKS: chunks}) == {}
+
+
+def test_tails_from_different_sides_are_not_compared() -> None:
+    """Where the prefill worker is not beside the router, the first token waits for the KV too."""
+    here, there = (
+        by_budget([replace(answer(1.0, 2.0, 3.0), is_prefill_beside_router=is_beside)], [1.0])
+        for is_beside in (True, False)
+    )
+    assert tail_ratios({Push.CHUNKS: here, Push.END: there}) == {1.0: None}
+    assert tail_ratios({Push.CHUNKS: here, Push.END: here}) == {1.0: 1.0}
 
 
 def test_the_table_has_a_line_for_each_budget() -> None:
