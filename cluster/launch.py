@@ -85,7 +85,14 @@ def launch(settings: ServeSettings, model_directory: str, router: RouterConfig, 
         roles = ["prefill"] * settings.prefill + ["decode"] * settings.decode
         placement = place(len(roles), need, settings.placement)
         actors.extend(_start_workers(_worker_specs(settings, roles, need, token), need, placement))
-        spec = RouterSpec(model_directory, router, settings.local_prefill_tokens, settings.log_level, token)
+        spec = RouterSpec(
+            model_directory,
+            router,
+            settings.local_prefill_tokens,
+            settings.log_level,
+            token,
+            settings.max_step_tokens,
+        )
         router_actor = _router_actor(spec)
         workers = _wait_for_workers(actors, roles, deadline, say)
         actors.append(router_actor)

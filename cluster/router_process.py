@@ -22,18 +22,20 @@ from prometheus_client import CollectorRegistry
 from cluster.log_lines import log_to_stderr
 from protocol.errors import DeadlineExceeded, KvferryError
 from protocol.wire_rule import WireOffer
-from router.config import RouterConfig
+from router.config import RouterConfig, RoutingPolicy
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.grpc_clients import GenerationMessages, GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.metrics import register_fleet_metrics
 from router.fleet.proof import keep_proving
+from router.fleet.question import RoutingRules
 from router.fleet.view import add_cluster_route
 from router.front.front import create_front
 from router.http.app import app_of
 from router.rpc.server import PublicRpcServer
 from router.server import HttpServer
 from router.tokenization.tokenizer import Tokenizer
+from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +44,16 @@ SWITCH_INTERVAL_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
-    """What a router process is told when it starts; crosses to it as JSON. Its workers want `cluster_token`."""
+    """What a router process is told when it starts; crosses to it as JSON. Its workers want `cluster_token` and read prompts
+    in chunks of `chunk_tokens`.
+    """
 
     model_directory: str
     config: RouterConfig
     min_remote_tokens: int
     log_level: str
     cluster_token: str = field(default="", repr=False)
+    chunk_tokens: int = ASSUMED_CHUNK_TOKENS
 
     def to_json(self) -> str:
         """The spec as it crosses."""
@@ -62,6 +67,7 @@ class RouterSpec:
             name: tuple(value) if isinstance(value, list) else value for name, value in fields["config"].items()
         }
         config["wire"] = WireOffer.from_fields(config["wire"])
+        config["routing_policy"] = RoutingPolicy(config["routing_policy"])
         return cls(**{**fields, "config": RouterConfig(**config)})
 
 
@@ -123,7 +129,8 @@ class RouterProcess:
 
     async def _serve(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
         registry = CollectorRegistry()
-        fleet = Fleet(_connector(self.spec.cluster_token), min_remote_tokens=self.spec.min_remote_tokens)
+        rules = RoutingRules(config.routing_policy, self.spec.min_remote_tokens, self.spec.chunk_tokens, config.wire)
+        fleet = Fleet(_connector(self.spec.cluster_token), rules)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
         front = create_front(config, self._tokenizer, dispatcher, registry)
         app = app_of(front)

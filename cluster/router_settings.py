@@ -10,7 +10,7 @@ from cluster.settings import ServeSettings
 from cluster.sizes import parse_size
 from protocol.errors import ConfigError
 from protocol.request import MAX_CHOICES
-from router.config import RouterConfig
+from router.config import RouterConfig, RoutingPolicy
 
 SHUTDOWN_GRACE_S = 3
 
@@ -39,6 +39,7 @@ def router_config(settings: ServeSettings) -> RouterConfig:
         grpc_port=grpc_port_of(settings),
         log_prompts=settings.log_prompts,
         wire=settings.wire_offer(),
+        routing_policy=RoutingPolicy(settings.routing_policy),
     )
 
 

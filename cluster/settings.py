@@ -12,6 +12,7 @@ from cluster.sizes import parse_size
 from prefill_worker.config import Push
 from protocol.errors import ConfigError
 from protocol.wire_rule import Importance, WireCodec, WireOffer, WireRule
+from router.config import RoutingPolicy
 
 ENVIRONMENT_PREFIX = "KVFERRY_"
 INT4_BY_PROBE, INT4_ON, INT4_OFF = "probe", "on", "off"
@@ -103,7 +104,16 @@ class ServeSettings:
     attention: str = _setting(
         "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")
     )
-    local_prefill_tokens: int = _setting(0, "prompts shorter than this are read where they are decoded")
+    routing_policy: str = _setting(
+        RoutingPolicy.JOINT.value,
+        "how a pair of workers is chosen: joint takes the least predicted time over queues, links and room; the others "
+        "look at less, for comparison",
+        metavar="NAME",
+        choices=tuple(RoutingPolicy),
+    )
+    local_prefill_tokens: int = _setting(
+        0, "prompts shorter than this are always read where they are decoded; joint finds by itself when that pays"
+    )
     max_concurrent: int = _setting(256, "requests that run at a time")
     max_queue: int = _setting(1024, "requests that wait beyond that; more are answered 429")
     request_timeout: float = _setting(600.0, "seconds from the arrival of a request to its last token", metavar="S")

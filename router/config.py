@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from protocol.errors import ConfigError
 from protocol.request import MAX_CHOICES
@@ -13,6 +14,15 @@ from protocol.wire_rule import WireOffer
 MIB = 2**20
 _KEY = re.compile(r"[!-~]+")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
+
+
+class RoutingPolicy(StrEnum):
+    """How the pair of workers for a request is chosen."""
+
+    JOINT = "joint"
+    ROUND_ROBIN = "round_robin"
+    LEAST_LOADED = "least_loaded"
+    POWER_OF_TWO = "power_of_two"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,7 @@ class RouterConfig:
 
     With `api_keys` clients must show one of them. `tls_cert` and `tls_key` are PEM files, both or neither. Pages of
     `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port. `wire` is how
-    the workers write KV, and what a request may ask for instead.
+    the workers write KV, and what a request may ask for instead. `routing_policy` chooses the pair of workers.
     """
 
     served_model_name: str
@@ -52,6 +62,7 @@ class RouterConfig:
     grpc_port: int | None = None
     log_prompts: bool = False
     wire: WireOffer = field(default_factory=WireOffer)
+    routing_policy: RoutingPolicy = RoutingPolicy.JOINT
 
     def __post_init__(self) -> None:
         if not self.served_model_name:

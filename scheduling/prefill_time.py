@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from protocol.errors import ConfigError
 
@@ -34,6 +38,7 @@ LEAST_UNKNOWN = 1e-9
 """Below it a direction is as good as known, and dividing by it would only add noise."""
 MIN_PREDICTED_S = 1e-6
 
+Number = TypeVar("Number", float, NDArray[np.float64])
 Vector = tuple[float, float, float, float]
 Matrix = tuple[Vector, Vector, Vector, Vector]
 
@@ -49,10 +54,14 @@ class PromptWork:
     num_queued_tokens: int = 0
 
     def features(self) -> Vector:
-        """One, thousands of tokens, millions of (query, key) pairs, thousands of queued tokens."""
-        computed = self.num_computed_tokens
-        num_pairs = computed * (self.num_cached_tokens + (computed + 1) / 2)
-        return (1.0, computed / 1e3, num_pairs / 1e6, self.num_queued_tokens / 1e3)
+        """As `features_of`."""
+        return features_of(self.num_computed_tokens, self.num_cached_tokens, self.num_queued_tokens)
+
+
+def features_of(num_computed: Number, num_cached: Number, num_queued: Number) -> tuple[float, Number, Number, Number]:
+    """One, thousands of tokens, millions of (query, key) pairs, thousands of queued tokens: of numbers or arrays."""
+    num_pairs = num_computed * (num_cached + (num_computed + 1) / 2)
+    return 1.0, num_computed / 1e3, num_pairs / 1e6, num_queued / 1e3
 
 
 @dataclass(frozen=True, slots=True)

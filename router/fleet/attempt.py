@@ -18,9 +18,11 @@ from protocol.errors import (
 )
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
+from router.fleet.books import AttemptBooks
 from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
+from router.fleet.question import wire_bytes
 from router.generation import GenerationEvent, GenerationStart, KvLanded
 
 log = logging.getLogger(__name__)
@@ -47,26 +49,24 @@ class Attempt:
 
     async def run(self) -> AsyncGenerator[list[GenerationEvent], None]:
         """The events of this try, with indices of its own; those that are ready together are one item."""
-        pair = self._fleet.choose(self.request.num_prompt_tokens, self._excluded)
+        pair = self._fleet.choose(self.request, self._excluded)
         decode = self._decode = self._fleet.decodes[pair.decode]
         inbox = self._inbox = decode.client.open(self.request.request_id, self._remaining_s())
-        decode.num_active += 1
-        decode.num_held_tokens += self.request.max_held_tokens
+        books = AttemptBooks(self.request, decode, self._fleet.rules.clock)
         try:
-            async with aclosing(self._first_events(decode, pair.prefill, inbox)) as batches:
-                async for batch in batches:
-                    yield batch
-            while self._open_choices:
-                if events := self._wanted(inbox.take()):
-                    yield events
-                else:
-                    await inbox.arrival()
+            with books.stay():
+                async with aclosing(self._first_events(decode, pair.prefill, inbox, books)) as batches:
+                    async for batch in batches:
+                        yield batch
+                while self._open_choices:
+                    if events := self._wanted(inbox.take(), books):
+                        yield events
+                    else:
+                        await inbox.arrival()
         except WorkerUnavailable:
             self.blamed.add(decode.name)
             raise
         finally:
-            decode.num_active -= 1
-            decode.num_held_tokens -= self.request.max_held_tokens
             decode.client.close_inbox(self.request.request_id)
 
     async def abandon(self, choice: int) -> None:
@@ -83,11 +83,12 @@ class Attempt:
         members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
         await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
 
-    def _wanted(self, items: list[InboxItem]) -> list[GenerationEvent]:
+    def _wanted(self, items: list[InboxItem], books: AttemptBooks) -> list[GenerationEvent]:
         """What has come, but for tokens of choices that were abandoned."""
         events: list[GenerationEvent] = []
         for item in items:
             if isinstance(item, GeneratedToken):
+                books.first_token()
                 if item.choice in self._abandoned:
                     continue
                 events.append(item)
@@ -95,6 +96,7 @@ class Attempt:
                     self._open_choices.discard(item.choice)
                     self.is_settled = not self._open_choices and not self._abandoned
             elif isinstance(item, KvLanded):
+                books.landed()
                 events.append(item)
         return events
 
@@ -112,29 +114,28 @@ class Attempt:
             log.warning("request %s could not be cancelled on %s: %s", self.request.request_id, member.name, error)
 
     async def _first_events(
-        self, decode: Member[DecodeClient], prefill_name: str | None, inbox: TokenInbox
+        self, decode: Member[DecodeClient], prefill_name: str | None, inbox: TokenInbox, books: AttemptBooks
     ) -> AsyncGenerator[list[GenerationEvent], None]:
         """Start and first tokens by way of a prefill worker; the start alone when the decode worker reads the prompt."""
         tried: set[str] = set()
         while prefill_name is not None:
             prefill = self._prefill = self._fleet.prefills[prefill_name]
-            prefill.num_queued_tokens += self.request.num_prompt_tokens
             try:
-                ticket = await self._reserve(prefill, decode)
-                outcome = await self._prefill_on(prefill, ticket)
+                with books.queued(prefill):
+                    ticket = await self._reserve(prefill, decode)
+                    outcome = await self._prefill_on(prefill, decode, ticket, books)
             except KvferryError as error:
                 # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
                 is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
                 if self._is_decode_at_fault or is_clients or time.monotonic() >= self._deadline:
                     raise
                 log.warning("request %s: %s failed: %s", self.request.request_id, prefill.name, error.message)
+                books.landed()
                 tried.add(prefill.name)
                 # The decode worker is asked again under the same id, which a cancellation told later would hit.
                 await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
                 prefill_name = self._another_prefill(decode.name, tried)
                 continue
-            finally:
-                prefill.num_queued_tokens -= self.request.num_prompt_tokens
             for token in outcome.first_tokens:
                 if token.finish is not None:
                     self._open_choices.discard(token.choice)
@@ -147,6 +148,7 @@ class Attempt:
             if ticket is not None and going_on:
                 await decode.client.decode(ticket, going_on)
             return
+        books.reads_itself()
         await decode.client.generate(self.request, self._remaining_s())
         yield [GenerationStart(0, await self._prompt_scores(decode, inbox))]
 
@@ -182,10 +184,15 @@ class Attempt:
             self._is_decode_at_fault = True
             raise
 
-    async def _prefill_on(self, prefill: Member[PrefillClient], ticket: Ticket | None) -> PrefillOutcome:
-        start = time.monotonic()
+    async def _prefill_on(
+        self, prefill: Member[PrefillClient], decode: Member[DecodeClient], ticket: Ticket | None, books: AttemptBooks
+    ) -> PrefillOutcome:
+        if ticket is not None:
+            layouts = prefill.description.layout, decode.description.layout
+            books.sending(prefill, wire_bytes(self.request, *layouts, self._fleet.rules.wire))
+        order = books.order(prefill)
         outcome = await prefill.client.prefill(self.request, ticket, self._remaining_s())
-        prefill.time_prefill(self.request.num_prompt_tokens, time.monotonic() - start)
+        books.answered(prefill, order, outcome.num_cached_tokens)
         return outcome
 
     def _another_prefill(self, decode_name: str, tried: set[str]) -> str | None:

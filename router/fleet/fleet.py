@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import KvferryError, NotReady
+from protocol.request import GenerateRequest
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.member import Member
-from router.fleet.pairing import DecodeLoad, Pair, PairingQuestion, PairPolicy, PrefillLoad, least_wait
+from router.fleet.pairing import POLICIES
+from router.fleet.question import RoutingRules, question_of
 from router.generation import Readiness, WorkerReadiness
+from scheduling.pair_cost import Pair
+from scheduling.prefill_time import PrefillTimeModel
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +45,13 @@ class Connector:
 class Fleet:
     """All methods belong to one event loop."""
 
-    def __init__(
-        self, connector: Connector | None = None, policy: PairPolicy = least_wait, min_remote_tokens: int = 0
-    ) -> None:
+    def __init__(self, connector: Connector | None = None, rules: RoutingRules | None = None) -> None:
+        self.rules = rules or RoutingRules()
         self.router_id = secrets.token_hex(8)
         self.prefills: dict[str, Member[PrefillClient]] = {}
         self.decodes: dict[str, Member[DecodeClient]] = {}
         self._connector = connector or Connector()
-        self._policy = policy
-        self._min_remote_tokens = min_remote_tokens
+        self._num_choices = 0
         self._pinger: asyncio.Task[None] | None = None
         self._linker: asyncio.Task[None] | None = None
         self.last_success_at = -math.inf
@@ -94,22 +96,12 @@ class Fleet:
         for prefill, decode in self._unlinked():
             await self._link(prefill, decode)
 
-    def choose(self, num_prompt_tokens: int, excluded: frozenset[str]) -> Pair:
-        """The pair for a prompt, without the workers named in `excluded`. Raises `NotReady` when nobody can decode."""
+    def choose(self, request: GenerateRequest, excluded: frozenset[str]) -> Pair:
+        """The pair for a request, without the workers named in `excluded`. Raises `NotReady` when nobody can decode."""
         prefills = [one for one in self.prefills.values() if one.is_healthy and one.name not in excluded]
         decodes = [one for one in self.decodes.values() if one.is_healthy and one.name not in excluded]
-        pair = self._policy(
-            PairingQuestion(
-                num_prompt_tokens=num_prompt_tokens,
-                prefills=[PrefillLoad(one.name, one.num_queued_tokens, one.tokens_per_second) for one in prefills],
-                decodes=[
-                    DecodeLoad(one.name, one.num_active, one.num_held_tokens, one.description.capacity_tokens)
-                    for one in decodes
-                ],
-                links=frozenset((one.name, decode) for one in prefills for decode in one.links),
-                min_remote_tokens=self._min_remote_tokens,
-            )
-        )
+        pair = POLICIES[self.rules.policy](question_of(request, prefills, decodes, self.rules, self._num_choices))
+        self._num_choices += 1
         if pair is None:
             raise NotReady("no decode worker is healthy")
         return pair
@@ -210,6 +202,7 @@ class Fleet:
     async def _welcome_back(self, member: Member[Any]) -> None:
         """A restarted worker at the same address: its links are made anew."""
         member.description = await member.client.describe()
+        member.prefill_time = PrefillTimeModel.stated()  # it may run on something else now
         member.uncancelled.clear()
         for prefill in [member, *self.prefills.values()]:
             names = list(self.decodes) if prefill is member else [member.name]

@@ -8,20 +8,24 @@ from typing import Generic, TypeVar
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from router.fleet.clients import WorkerClient
+from scheduling.pair_cost import ASSUMED_STAY_S
+from scheduling.prefill_time import PrefillTimeModel
 
 Client = TypeVar("Client", bound=WorkerClient)
 Answer = TypeVar("Answer")
 
-ASSUMED_PREFILL_TOKENS_PER_SECOND = 1000.0
-"""Until the first prompt has been timed."""
-RATE_SMOOTHING = 0.3
+ASSUMED_LINK_BYTES_PER_SECOND = 1e9
+"""Of a link whose handshake brought no rate."""
+STAY_SMOOTHING = 0.1
 MAX_MISSED_PINGS = 3
 """Status calls that may fail in a row before a worker is taken for gone."""
 
 
 @dataclass(slots=True)
 class Member(Generic[Client]):
-    """`num_queued_tokens` and `num_active` count what this router has given it and not got back.
+    """`num_queued_tokens` (prompts to read), `num_active` and `num_held_tokens` count what this router has given it and not got
+    back, `backlog_bytes` what is still to cross from a prefill worker to each decode worker. `prefill_time` predicts how
+    long it reads, `mean_stay_s` how long a request keeps its place.
 
     `refused_for_good` names the decode workers that a prefill worker can never ship to, `forgotten_by` the peers that have
     ended their transfers with an incarnation that is gone, `uncancelled` the requests that it is to be told to end as soon
@@ -35,7 +39,9 @@ class Member(Generic[Client]):
     num_active: int = 0
     num_queued_tokens: int = 0
     num_held_tokens: int = 0
-    tokens_per_second: float = ASSUMED_PREFILL_TOKENS_PER_SECOND
+    prefill_time: PrefillTimeModel = field(default_factory=PrefillTimeModel.stated)
+    mean_stay_s: float = ASSUMED_STAY_S
+    backlog_bytes: dict[str, float] = field(default_factory=dict)
     links: dict[str, pb.ConnectReply] = field(default_factory=dict)
     link_refusals: dict[str, str] = field(default_factory=dict)
     refused_for_good: set[str] = field(default_factory=set)
@@ -58,7 +64,14 @@ class Member(Generic[Client]):
         if not self.is_healthy:
             self.client.give_up()
 
-    def time_prefill(self, num_tokens: int, seconds: float) -> None:
-        """Learns from a prompt of `num_tokens` whose first token took `seconds`, queue included."""
-        if seconds > 0:
-            self.tokens_per_second += RATE_SMOOTHING * (num_tokens / seconds - self.tokens_per_second)
+    def link_bytes_per_second(self, decode: str) -> float:
+        """What the link to a decode worker moves: as measured under load, else in the self-test; 0 without a link."""
+        reply = self.links.get(decode)
+        if reply is None:
+            return 0.0
+        measured = next((link.bytes_per_second for link in self.status.links if link.peer.name == decode), 0.0)
+        return float(measured or reply.bytes_per_second or ASSUMED_LINK_BYTES_PER_SECOND)
+
+    def time_stay(self, seconds: float) -> None:
+        """Learns from a request that kept its place for so long."""
+        self.mean_stay_s += STAY_SMOOTHING * (seconds - self.mean_stay_s)

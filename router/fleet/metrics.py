@@ -62,6 +62,7 @@ class _FleetCollector(Collector):
             yield counter
         yield self._bytes(members)
         yield self._hidden(members)
+        yield self._prediction_errors(members)
 
     def _hidden(self, members: list[Member[Any]]) -> Metric:
         family = GaugeMetricFamily(
@@ -85,6 +86,18 @@ class _FleetCollector(Collector):
         for member in members:
             for tier, num_bytes in sorted({"native": 0, **member.status.transfer_bytes_by_tier}.items()):
                 family.add_metric([*_labels(member), tier], num_bytes)
+        return family
+
+    def _prediction_errors(self, members: list[Member[Any]]) -> Metric:
+        """Of workers that have read a prompt for this router."""
+        family = GaugeMetricFamily(
+            "kvferry_prefill_prediction_error_ratio",
+            "Running mean of |predicted - actual| / actual over the times in which prompts were read",
+            labels=("worker",),
+        )
+        for member in members:
+            if (error_ratio := member.prefill_time.error_ratio) is not None:
+                family.add_metric([member.name], error_ratio)
         return family
 
 

@@ -1,84 +1,87 @@
-"""Which pair of workers serves a request. Pure: loads in, a choice out.
+"""The rules by which a pair of workers is chosen, by name. Pure: a question in, a pair out.
 
-The cost of a pair is the predicted wait until its first decode step. `least_wait` is the first rule behind `PairPolicy`;
-a joint cost with links and prefix hits takes its place without touching the caller.
+`joint` is the least predicted cost (`scheduling.pair_cost`). The others look at less, and are there to be compared with it.
+A prompt below the question's threshold is read where it is decoded, under every rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping, Sequence
 
-
-@dataclass(frozen=True, slots=True)
-class PrefillLoad:
-    """`num_queued_tokens` prompt tokens are under way there; it computes `tokens_per_second` of them."""
-
-    name: str
-    num_queued_tokens: int
-    tokens_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeLoad:
-    """`num_active` requests are under way there, and `num_held_tokens` of its `capacity_tokens` are spoken for."""
-
-    name: str
-    num_active: int
-    num_held_tokens: int
-    capacity_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The choice. Without `prefill` the decode worker reads the prompt itself."""
-
-    prefill: str | None
-    decode: str
-
-
-@dataclass(frozen=True, slots=True)
-class PairingQuestion:
-    """A prompt of `num_prompt_tokens` to be placed; `links` are the (prefill, decode) pairs that can exchange KV.
-
-    Prompts shorter than `min_remote_tokens` are read where they are decoded.
-    """
-
-    num_prompt_tokens: int
-    prefills: Sequence[PrefillLoad]
-    decodes: Sequence[DecodeLoad]
-    links: frozenset[tuple[str, str]]
-    min_remote_tokens: int = 0
-
+from router.config import RoutingPolicy
+from scheduling.pair_cost import DecodeLoad, Pair, PairingQuestion, PrefillLoad, emptiness, least_cost
 
 PairPolicy = Callable[[PairingQuestion], Pair | None]
+"""None when nobody can decode."""
 
 
-def least_wait(question: PairingQuestion) -> Pair | None:
-    """The linked pair with the least predicted wait; a decode worker alone when there is no pair; None without any.
-
-    Predicted wait of a prefill worker: queued and own tokens over its rate. Of a decode worker: how full it would be, as
-    a share of its capacity, then how many requests it serves, so that ties go to the emptier one.
-    """
-    decodes = sorted(question.decodes, key=lambda one: (_fullness(one, question.num_prompt_tokens), one.num_active))
-    if not decodes:
+def round_robin(question: PairingQuestion) -> Pair | None:
+    """The linked pairs in turn, by the question's number, ordered so that neighbours share no worker where they need not."""
+    if not question.decodes:
         return None
-    if question.num_prompt_tokens >= question.min_remote_tokens:
-        pairs = [
-            (_wait_s(prefill, question.num_prompt_tokens), rank, prefill.name, decode.name)
-            for prefill in question.prefills
-            for rank, decode in enumerate(decodes)
-            if (prefill.name, decode.name) in question.links
-        ]
-        if pairs:
-            _, _, prefill_name, decode_name = min(pairs)
-            return Pair(prefill_name, decode_name)
-    return Pair(None, decodes[0].name)
+    rows, columns = range(len(question.prefills)), range(len(question.decodes))
+    shifted = [(row, (row + turn) % len(columns)) for turn in columns for row in rows]
+    linked = [] if question.is_local_only else [pair for pair in shifted if _is_linked(question, *pair)]
+    if not linked:
+        return Pair(None, question.decodes[question.ordinal % len(columns)].name)
+    row, column = linked[question.ordinal % len(linked)]
+    return Pair(question.prefills[row].name, question.decodes[column].name)
 
 
-def _wait_s(load: PrefillLoad, num_prompt_tokens: int) -> float:
-    return (load.num_queued_tokens + num_prompt_tokens) / load.tokens_per_second
+def least_loaded(question: PairingQuestion) -> Pair | None:
+    """The prefill worker with the fewest queued tokens, and of the decode workers that it is linked to the emptiest."""
+    return _less_loaded(question, _linked_rows(question))
 
 
-def _fullness(load: DecodeLoad, num_prompt_tokens: int) -> float:
-    return (load.num_held_tokens + num_prompt_tokens) / load.capacity_tokens
+def power_of_two(question: PairingQuestion) -> Pair | None:
+    """The less loaded of two prefill workers drawn at random, then the emptier of two decode workers that it is linked to
+    (Mitzenmacher 2001). The question's number is the seed.
+    """
+    numbers = random.Random(question.ordinal)
+    return _less_loaded(question, _two(_linked_rows(question), numbers), numbers)
+
+
+def _less_loaded(question: PairingQuestion, rows: Sequence[int], numbers: random.Random | None = None) -> Pair | None:
+    """With `numbers` out of two decode workers that are drawn, else out of all."""
+    if not question.decodes:
+        return None
+    prefill: PrefillLoad | None = None
+    columns = list(range(len(question.decodes)))
+    if rows:
+        row = min(rows, key=lambda one: (question.prefills[one].num_queued_tokens, question.prefills[one].name))
+        prefill = question.prefills[row]
+        columns = [column for column in columns if _is_linked(question, row, column)]
+    if numbers is not None:
+        columns = _two(columns, numbers)
+    decodes = [question.decodes[column] for column in columns]
+
+    def key(one: DecodeLoad) -> tuple[float, int, str]:
+        return (*emptiness(one, question.num_held_tokens), one.name)
+
+    return Pair(prefill.name if prefill else None, min(decodes, key=key).name)
+
+
+def _linked_rows(question: PairingQuestion) -> list[int]:
+    """Prefill workers that have a link; none for a prompt that is read where it is decoded."""
+    if question.is_local_only:
+        return []
+    columns = range(len(question.decodes))
+    rows = range(len(question.prefills))
+    return [row for row in rows if any(_is_linked(question, row, column) for column in columns)]
+
+
+def _is_linked(question: PairingQuestion, row: int, column: int) -> bool:
+    return bool(question.links.bytes_per_second[row, column] > 0)
+
+
+def _two(indices: list[int], numbers: random.Random) -> list[int]:
+    return numbers.sample(indices, min(2, len(indices)))
+
+
+POLICIES: Mapping[RoutingPolicy, PairPolicy] = {
+    RoutingPolicy.JOINT: least_cost,
+    RoutingPolicy.ROUND_ROBIN: round_robin,
+    RoutingPolicy.LEAST_LOADED: least_loaded,
+    RoutingPolicy.POWER_OF_TWO: power_of_two,
+}

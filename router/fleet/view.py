@@ -30,7 +30,7 @@ def cluster_view(fleet: Fleet) -> dict[str, Any]:
             "decode": decode,
             "transport": reply.transport,
             "self_test_bytes_per_second": reply.bytes_per_second,
-            "bytes_per_second": _measured(prefill, decode) or reply.bytes_per_second,
+            "bytes_per_second": prefill.link_bytes_per_second(decode),
         }
         for prefill in fleet.prefills.values()
         for decode, reply in prefill.links.items()
@@ -66,11 +66,5 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
         "capacity_tokens": description.capacity_tokens,
         "status": {key: int(value) for key, value in status.items()},
         "kv_bytes_by_tier": dict(member.status.transfer_bytes_by_tier),
+        "prefill_prediction_error_ratio": member.prefill_time.error_ratio,
     }
-
-
-def _measured(prefill: Member[Any], decode: str) -> float:
-    for link in prefill.status.links:
-        if link.peer.name == decode:
-            return float(link.bytes_per_second)
-    return 0.0

@@ -85,7 +85,7 @@ class ReadinessAnswer(Shape):
 
 class ClusterWorker(Shape):
     """A worker: where it runs, what it holds, how it is. `status` has its counters by name, `kv_bytes_by_tier` the bytes of KV
-    packed or unpacked by precision.
+    packed or unpacked by precision. `prefill_prediction_error_ratio` is how far off the predicted times of its prompts were.
     """
 
     name: str
@@ -104,6 +104,7 @@ class ClusterWorker(Shape):
     capacity_tokens: Count
     status: dict[str, Count]
     kv_bytes_by_tier: dict[str, Count]
+    prefill_prediction_error_ratio: float | None
 
 
 class ClusterLink(Shape):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,9 +20,11 @@ from prefill_worker.worker import PrefillWorker
 from protocol.errors import KvferryError
 from protocol.ids import WorkerId, new_request_id
 from protocol.request import GeneratedToken, GenerateRequest, SamplingParams, StopRule
+from router.config import RoutingPolicy
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.member import MAX_MISSED_PINGS
+from router.fleet.question import RoutingRules
 from tests.support.clock import FakeClock
 from tests.support.events import events_of
 from tests.support.in_process import InProcessDecode, InProcessPrefill
@@ -46,18 +48,22 @@ MAX_TURNS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class DuoOptions:
-    """What a test may vary. `prefill_engine` and `decode_engine` are keywords of `make_engine`."""
+    """What a test may vary. `prefill_engine` and `decode_engine` are keywords of `make_engine`; `slow_prefills` are workers, by
+    number, with a config of their own.
+    """
 
     num_prefill: int = 1
     num_decode: int = 1
     make_engine: Callable[..., Engine] = tiny_engine
     prefill_engine: dict[str, Any] = field(default_factory=dict)
     decode_engine: dict[str, Any] = field(default_factory=dict)
+    slow_prefills: Mapping[int, PrefillConfig] = field(default_factory=dict)
     prefill: PrefillConfig = field(default_factory=lambda: PrefillConfig(max_step_tokens=32))
     decode: DecodeConfig = field(default_factory=lambda: DecodeConfig(max_step_tokens=64, max_sequences=16))
     landing: LandingConfig = field(default_factory=LandingConfig)
     shipping: ShippingConfig = field(default_factory=ShippingConfig)
     num_slots: int = 8
+    policy: RoutingPolicy = RoutingPolicy.JOINT
     request_timeout_s: float = 600.0
 
 
@@ -72,7 +78,8 @@ class Duo:
         self.decodes = [self._decode(number) for number in range(self.options.num_decode)]
         self.dead: set[str] = set()
         self.stopped: set[str] = set()
-        self.fleet = Fleet(Connector(self._prefill_client, self._decode_client))
+        rules = RoutingRules(self.options.policy, chunk_tokens=self.options.prefill.max_step_tokens, clock=self.clock)
+        self.fleet = Fleet(Connector(self._prefill_client, self._decode_client), rules)
         self.dispatcher = Dispatcher(self.fleet, self.options.request_timeout_s)
         self._is_joined = False
 
@@ -192,7 +199,8 @@ class Duo:
         transport = LocalTransport(identity, Arenas(landing=None, outbox=arena), self.fabric)
         codec = PoolCodec(engine.cache.pool, engine.layout)
         sender = Sender(identity, transport, arena, codec, self.options.shipping)
-        return PrefillWorker(identity, engine, sender, self.options.prefill, self.clock)
+        config = self.options.slow_prefills.get(number, self.options.prefill)
+        return PrefillWorker(identity, engine, sender, config, self.clock)
 
     def _decode(self, number: int) -> DecodeWorker:
         identity = WorkerId.fresh(f"decode-{number}")

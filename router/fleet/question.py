@@ -1,0 +1,96 @@
+"""From the members' books to the question which pair serves a request. Chooses nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from protocol.layout import KvLayout
+from protocol.request import GenerateRequest
+from protocol.wire_rule import WireOffer
+from router.config import RoutingPolicy
+from router.fleet.clients import DecodeClient, PrefillClient
+from router.fleet.member import Member
+from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS, DecodeLoad, LinkLoads, PairingQuestion, PrefillLoad
+
+SIXTEEN_BIT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRules:
+    """How a fleet chooses. Prompts shorter than `min_remote_tokens` stay where they are decoded; `chunk_tokens` are computed,
+    and then sent, at a time; `wire` is how KV is written. `clock` gives seconds.
+    """
+
+    policy: RoutingPolicy = RoutingPolicy.JOINT
+    min_remote_tokens: int = 0
+    chunk_tokens: int = ASSUMED_CHUNK_TOKENS
+    wire: WireOffer = field(default_factory=WireOffer)
+    clock: Callable[[], float] = time.monotonic
+
+
+def question_of(
+    request: GenerateRequest,
+    prefills: Sequence[Member[PrefillClient]],
+    decodes: Sequence[Member[DecodeClient]],
+    rules: RoutingRules,
+    ordinal: int,
+) -> PairingQuestion:
+    """The question, of the workers that may be chosen. No worker knows a prefix yet: nothing counts as cached."""
+    names = [one.name for one in decodes]
+    shape = len(prefills), len(names)
+    rates = [one.link_bytes_per_second(name) for one in prefills for name in names]
+    backlogs = [one.backlog_bytes.get(name, 0.0) for one in prefills for name in names]
+    return PairingQuestion(
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_held_tokens=request.max_held_tokens,
+        prefills=[
+            PrefillLoad(
+                one.name,
+                one.prefill_time,
+                one.num_queued_tokens,
+                kv_bytes_per_token=one.description.layout.bytes_per_token,
+            )
+            for one in prefills
+        ],
+        decodes=[_decode_load(one) for one in decodes],
+        links=LinkLoads(np.array(rates).reshape(shape), np.array(backlogs).reshape(shape)),
+        min_remote_tokens=rules.min_remote_tokens,
+        wire_bytes_per_token=lossy_bytes_per_token(request, decodes[0].description.layout, rules.wire)
+        if decodes
+        else None,
+        chunk_tokens=rules.chunk_tokens,
+        is_sent=request.stop.max_tokens > 1,
+        ordinal=ordinal,
+    )
+
+
+def lossy_bytes_per_token(request: GenerateRequest, layout: KvLayout, wire: WireOffer) -> float | None:
+    """Bytes on the wire of one token's KV; None when it crosses as it is cached."""
+    budget = request.kv_wire_budget
+    rule = wire.rule if budget is None else wire.rule.with_budget(budget)
+    return None if rule.is_lossless else rule.budget * SIXTEEN_BIT_BYTES * layout.elements_per_token
+
+
+def wire_bytes(request: GenerateRequest, sender: KvLayout, receiver: KvLayout, wire: WireOffer) -> float:
+    """Bytes that a prompt's KV has on the wire, as predicted."""
+    per_token = lossy_bytes_per_token(request, receiver, wire)
+    if per_token is None:
+        per_token = float(min(sender.bytes_per_token, receiver.bytes_per_token))
+    return per_token * request.num_prompt_tokens
+
+
+def _decode_load(member: Member[DecodeClient]) -> DecodeLoad:
+    return DecodeLoad(
+        name=member.name,
+        model=member.prefill_time,
+        num_active=member.num_active,
+        num_held_tokens=member.num_held_tokens,
+        capacity_tokens=member.description.capacity_tokens,
+        mean_stay_s=member.mean_stay_s,
+        num_queued_tokens=member.num_queued_tokens,
+        kv_bytes_per_token=member.description.layout.bytes_per_token,
+    )
