@@ -1,102 +1,92 @@
-"""The choice of a pair, as a function of loads."""
+"""The rules by which a pair is chosen."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from router.fleet.pairing import DecodeLoad, Pair, PairingQuestion, PrefillLoad, least_wait
+from router.config import RoutingPolicy
+from router.fleet.pairing import POLICIES, PairPolicy, least_loaded, power_of_two, round_robin
+from scheduling.pair_cost import Pair, least_cost
+from tests.scheduling.loads import decode, linked, prefill, question
 
-
-def prefill(name: str, num_queued_tokens: int = 0, tokens_per_second: float = 1000.0) -> PrefillLoad:
-    """A prefill worker's load."""
-    return PrefillLoad(name, num_queued_tokens, tokens_per_second)
-
-
-def decode(name: str, num_active: int = 0, num_held_tokens: int = 0, capacity_tokens: int = 10_000) -> DecodeLoad:
-    """A decode worker's load."""
-    return DecodeLoad(name, num_active, num_held_tokens, capacity_tokens)
+ALL = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+TWO = [prefill("p0"), prefill("p1")]
 
 
-def question(
-    prefills: list[PrefillLoad],
-    decodes: list[DecodeLoad],
-    links: set[tuple[str, str]] | None = None,
-    num_prompt_tokens: int = 100,
-    min_remote_tokens: int = 0,
-) -> PairingQuestion:
-    """A prompt to be placed; everybody is linked unless `links` says otherwise."""
-    if links is None:
-        links = {(one.name, other.name) for one in prefills for other in decodes}
-    return PairingQuestion(num_prompt_tokens, prefills, decodes, frozenset(links), min_remote_tokens)
+def test_every_name_has_its_rule_and_joint_is_the_cost() -> None:
+    """What the setting offers can be had."""
+    assert set(POLICIES) == set(RoutingPolicy)
+    assert POLICIES[RoutingPolicy.JOINT] is least_cost
 
 
-def test_nobody_decodes() -> None:
-    """Without a decode worker there is no pair, however many read prompts."""
-    assert least_wait(question([prefill("p")], [])) is None
+@ALL
+def test_nobody_decodes(policy: PairPolicy) -> None:
+    """Then there is no pair."""
+    assert policy(question([prefill("p")], [])) is None
 
 
-def test_a_decode_worker_alone_serves() -> None:
-    """Without a prefill worker, or without a link to one, the decode worker reads the prompt."""
-    assert least_wait(question([], [decode("d")])) == Pair(None, "d")
-    assert least_wait(question([prefill("p")], [decode("d")], links=set())) == Pair(None, "d")
+@ALL
+def test_a_decode_worker_alone_serves(policy: PairPolicy) -> None:
+    """Without a prefill worker, or a link to one, it reads the prompt."""
+    assert policy(question([], [decode("d")])) == Pair(None, "d")
+    assert policy(question([prefill("p")], [decode("d")], {})) == Pair(None, "d")
 
 
+@ALL
 @pytest.mark.parametrize(("num_tokens", "reader"), [(9, None), (10, "p")])
-def test_short_prompts_stay_where_they_are_decoded(num_tokens: int, reader: str | None) -> None:
+def test_short_prompts_stay_where_they_are_decoded(policy: PairPolicy, num_tokens: int, reader: str | None) -> None:
     """Below the threshold nothing is sent anywhere."""
-    asked = question([prefill("p")], [decode("d")], num_prompt_tokens=num_tokens, min_remote_tokens=10)
-    assert least_wait(asked) == Pair(reader, "d")
+    asked = replace(question([prefill("p")], [decode("d")], num_prompt_tokens=num_tokens), min_remote_tokens=10)
+    assert policy(asked) == Pair(reader, "d")
 
 
-def test_the_shorter_queue_in_seconds_wins() -> None:
-    """Not the one with fewer tokens: a fast worker with more of them may be through sooner."""
-    slow, fast = prefill("slow", 500, 100.0), prefill("fast", 2000, 1000.0)
-    assert least_wait(question([slow, fast], [decode("d")])) == Pair("fast", "d")
+@ALL
+def test_only_linked_pairs_are_chosen(policy: PairPolicy) -> None:
+    """However often it is asked; D without a link may only be chosen alone."""
+    asked = question(TWO, [decode("d0"), decode("d1")], {("p0", "d1"): (1e9, 0.0)})
+    for ordinal in range(20):
+        pair = policy(replace(asked, ordinal=ordinal))
+        assert pair is not None
+        assert pair.prefill is None or pair == Pair("p0", "d1")
 
 
-def test_the_emptier_decode_worker_wins() -> None:
-    """By its share of capacity, then by requests."""
-    small, large = decode("small", 1, 500, 1_000), decode("large", 3, 600, 10_000)
-    assert least_wait(question([prefill("p")], [small, large])) == Pair("p", "large")
-    busy, idle = decode("busy", 2), decode("idle", 1)
-    assert least_wait(question([prefill("p")], [busy, idle])) == Pair("p", "idle")
+def test_round_robin_takes_all_pairs_in_turn() -> None:
+    """Each as often as the others, whatever their loads; neighbours share no worker."""
+    asked = question([prefill("p0", 9999), prefill("p1")], [decode("d0", 99), decode("d1")])
+    chosen = [round_robin(replace(asked, ordinal=ordinal)) for ordinal in range(8)]
+    pairs = [pair for pair in chosen if pair is not None]
+    assert set(Counter(pairs).values()) == {2}
+    assert len(Counter(pairs)) == 4
+    assert [pair.prefill for pair in pairs] == ["p0", "p1"] * 4
 
 
-def test_a_full_decode_worker_is_used_when_it_is_the_only_one_linked() -> None:
-    """A link is worth more than room: the prompt is read by a prefill worker if that can be."""
-    asked = question([prefill("p")], [decode("full", 9, 9_900), decode("empty")], links={("p", "full")})
-    assert least_wait(asked) == Pair("p", "full")
+def test_round_robin_without_prefill_workers_takes_decode_workers_in_turn() -> None:
+    """One after the other."""
+    asked = question([], [decode("d0"), decode("d1")])
+    assert [round_robin(replace(asked, ordinal=n)) for n in range(3)] == [
+        Pair(None, "d0"),
+        Pair(None, "d1"),
+        Pair(None, "d0"),
+    ]
 
 
-NAMES = st.sampled_from(["a", "b", "c"])
-PREFILLS = st.lists(
-    st.builds(PrefillLoad, NAMES, st.integers(0, 10**6), st.floats(1.0, 1e6)), unique_by=lambda p: p.name
-)
-DECODES = st.lists(
-    st.builds(DecodeLoad, NAMES, st.integers(0, 99), st.integers(0, 10**6), st.integers(1, 10**6)),
-    unique_by=lambda d: d.name,
-)
+def test_least_loaded_counts_tokens_and_room_only() -> None:
+    """Neither speed nor link: where `joint` takes the fast worker, it takes the one with fewer tokens."""
+    prefills = [prefill("slow", 500, 100.0), prefill("fast", 600, 10_000.0)]
+    asked = question(prefills, [decode("full", 1, 9_000), decode("empty", 9, 100)])
+    assert least_loaded(asked) == Pair("slow", "empty")
+    assert least_cost(asked) == Pair("fast", "empty")
 
 
-@given(PREFILLS, DECODES, st.sets(st.tuples(NAMES, NAMES)), st.integers(1, 10**5), st.integers(0, 10**5))
-def test_any_choice_can_be_used(
-    prefills: list[PrefillLoad],
-    decodes: list[DecodeLoad],
-    links: set[tuple[str, str]],
-    num_tokens: int,
-    threshold: int,
-) -> None:
-    """Whatever the loads: workers that exist, linked if there are two, and the same answer in any order."""
-    asked = question(prefills, decodes, links, num_tokens, threshold)
-    pair = least_wait(asked)
-    if pair is None:
-        assert not decodes
-        return
-    assert pair.decode in {one.name for one in decodes}
-    if pair.prefill is not None:
-        assert (pair.prefill, pair.decode) in links
-        assert num_tokens >= threshold
-    mirrored = question(prefills[::-1], decodes, links, num_tokens, threshold)
-    assert least_wait(mirrored) == pair
+def test_power_of_two_takes_the_less_loaded_of_two() -> None:
+    """The most loaded of three is never chosen, the others are; the same question has the same answer."""
+    prefills = [prefill("p0", 0), prefill("p1", 10), prefill("p2", 20)]
+    decodes = [decode("d0", num_held_tokens=0), decode("d1", num_held_tokens=10), decode("d2", num_held_tokens=20)]
+    asked = question(prefills, decodes, linked(prefills, ["d0", "d1", "d2"]))
+    pairs = [power_of_two(replace(asked, ordinal=ordinal)) for ordinal in range(100)]
+    assert {pair.prefill for pair in pairs if pair} == {"p0", "p1"}
+    assert {pair.decode for pair in pairs if pair} == {"d0", "d1"}
+    assert pairs == [power_of_two(replace(asked, ordinal=ordinal)) for ordinal in range(100)]
