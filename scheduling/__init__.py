@@ -1,4 +1,5 @@
-"""Who goes next: queue orders, step budgets, admission and preemption. Pure functions on values, given the time.
+"""Who goes next, and where: queue orders, step budgets, admission, preemption, prefill times, the cost of a pair of workers.
 
-Shared by the prefill and the decode worker. Knows counts of tokens and blocks; no tensor, no block id, no I/O.
+Pure functions on values, given the time, for the workers and the router. Knows counts of tokens, blocks and bytes; no tensor,
+no block id, no I/O.
 """

@@ -26,7 +26,7 @@ from cluster.settings import ServeSettings
 from cluster.worker_spec import WorkerSpec, spec_of
 from protocol.errors import ConfigError
 from protocol.wire_rule import WireCodec, WireOffer, WireRule
-from router.config import RouterConfig
+from router.config import RouterConfig, RoutingPolicy
 from router.server import listening_socket
 from tests.support.certificate import why_not, write_certificate
 
@@ -113,6 +113,21 @@ def test_the_rule_of_the_wire_reaches_the_router() -> None:
     config = router_config(_settings(kv_wire_budget=0.6, kv_wire_min_budget=0.5, kv_wire_int4="on"))
     assert config.wire == WireOffer(WireRule(WireCodec.CHANNEL, 0.6), 0.5)
     assert RouterSpec.from_json(RouterSpec("d", config, 0, "info").to_json()).config == config
+
+
+@pytest.mark.parametrize("name", RoutingPolicy)
+def test_the_routing_policy_reaches_the_router(name: RoutingPolicy) -> None:
+    """By its name, as a policy, through the way to its process; with the chunk that its workers read prompts in."""
+    config = router_config(_settings(routing_policy=name.value))
+    crossed = RouterSpec.from_json(RouterSpec("d", config, 0, "info", chunk_tokens=64).to_json())
+    assert crossed.config.routing_policy is name
+    assert crossed.chunk_tokens == 64
+
+
+def test_an_unknown_routing_policy_is_refused() -> None:
+    """With the ones that there are."""
+    with pytest.raises(ConfigError, match="round_robin"):
+        _settings(routing_policy="fastest")
 
 
 @pytest.mark.parametrize(("max_sequences", "most"), [(1, 1), (64, 64), (1000, 128)])
