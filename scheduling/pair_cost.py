@@ -159,9 +159,10 @@ def slot_waits_s(question: PairingQuestion) -> Costs:
     which D empties.
     """
     needed = max(1, question.num_held_tokens)
-    held, capacity, stay_s = np.array(
-        [(one.num_held_tokens, one.capacity_tokens, one.mean_stay_s) for one in question.decodes], dtype=np.float64
-    ).T
+    figures: list[float] = []
+    for one in question.decodes:
+        figures += (one.num_held_tokens, one.capacity_tokens, one.mean_stay_s)
+    held, capacity, stay_s = np.array(figures, dtype=np.float64).reshape(-1, 3).T
     num_slots = np.maximum(1.0, capacity / needed)
     share = (held + needed) / np.maximum(1.0, capacity)
     usual = np.minimum(share, NEARLY_FULL)

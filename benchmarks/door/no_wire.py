@@ -18,6 +18,7 @@ from protocol.errors import by_code
 from protocol.rpc_errors import CODE_KEY
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
+from router.fleet.question import RoutingRules
 
 Metadata = Sequence[tuple[str, str]]
 NOWHERE = "127.0.0.1:9"
@@ -109,11 +110,11 @@ class DirectPair:
         self._prefill, self._decode = (fake_worker(one.role, token_id) for one in self.targets)
         self.source = self._decode.source
 
-    def fleet(self, connector: Connector | None = None, **settings: Any) -> Fleet:
+    def fleet(self, connector: Connector | None = None, rules: RoutingRules | None = None) -> Fleet:
         """A fleet of these workers, however it was to reach its workers."""
         del connector
         mine = Connector(
             lambda _, router_id: _DirectPrefill(self._prefill, router_id),
             lambda _, router_id: _DirectDecode(self._decode, router_id),
         )
-        return Fleet(mine, **settings)
+        return Fleet(mine, rules)
