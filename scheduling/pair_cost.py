@@ -123,12 +123,12 @@ def least_cost(question: PairingQuestion) -> Pair | None:
     costs = pair_costs(question)
     least = min(float(costs.remote.min(initial=math.inf)), float(costs.local.min()))
     bound = least + max(TIE_S, TIE_SHARE * least)
-    rows, columns = np.nonzero(costs.remote <= bound)
-    if not len(rows):
-        (columns,) = np.nonzero(costs.local <= bound)
-        return Pair(None, question.decodes[_emptiest(question, columns)].name)
+    is_equal = np.less_equal(costs.remote, bound)
+    columns: NDArray[np.bool_] = is_equal.any(axis=0)
+    if not columns.any():
+        return Pair(None, question.decodes[_emptiest(question, np.less_equal(costs.local, bound))].name)
     column = _emptiest(question, columns)
-    prefills = [question.prefills[row] for row in rows[columns == column]]
+    prefills = [question.prefills[row] for row in _indices(is_equal[:, column])]
     prefill = min(prefills, key=lambda one: (one.num_queued_tokens, one.model.num_samples, one.name))
     return Pair(prefill.name, question.decodes[column].name)
 
@@ -176,12 +176,17 @@ def emptiness(load: DecodeLoad, num_held_tokens: int) -> tuple[float, int]:
     return (load.num_held_tokens + num_held_tokens) / max(1, load.capacity_tokens), load.num_active
 
 
-def _emptiest(question: PairingQuestion, columns: NDArray[np.intp]) -> int:
+def _emptiest(question: PairingQuestion, is_candidate: NDArray[np.bool_]) -> int:
     def key(column: int) -> tuple[float, int, str]:
         load = question.decodes[column]
         return (*emptiness(load, question.num_held_tokens), load.name)
 
-    return min(map(int, np.unique(columns)), key=key)
+    return min(_indices(is_candidate), key=key)
+
+
+def _indices(is_chosen: NDArray[np.bool_]) -> list[int]:
+    indices: list[int] = is_chosen.nonzero()[0].tolist()
+    return indices
 
 
 def _local_price(question: PairingQuestion) -> Costs:
