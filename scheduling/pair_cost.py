@@ -124,7 +124,7 @@ def least_cost(question: PairingQuestion) -> Pair | None:
     least = min(float(costs.remote.min(initial=math.inf)), float(costs.local.min()))
     bound = least + max(TIE_S, TIE_SHARE * least)
     is_equal = np.less_equal(costs.remote, bound)
-    columns: NDArray[np.bool_] = is_equal.any(axis=0)
+    columns = np.logical_or.reduce(is_equal, axis=0)
     if not columns.any():
         return Pair(None, question.decodes[_emptiest(question, np.less_equal(costs.local, bound))].name)
     column = _emptiest(question, columns)
