@@ -166,6 +166,26 @@ class StaleTicket(TransferError):
     code = "stale_ticket"
 
 
+class PlanRefused(KvferryError):
+    """The planner was asked for what makes no sense: no bytes, no rate, ports it does not know. Nothing changed."""
+
+    code = "plan_refused"
+    blame = Blame.PEER
+
+
+class StaleProposal(KvferryError):
+    """What a proposal offers has been sold or has passed since. Nothing was reserved; ask for another proposal."""
+
+    code = "stale_proposal"
+    retryable = True
+
+
+class UnknownLease(KvferryError):
+    """A lease has ended, expired or never was. Its transfer goes on unplanned, or asks for a new lease."""
+
+    code = "unknown_lease"
+
+
 class TransportUnavailable(KvferryError):
     """The transport's library or plugin is missing or cannot start here."""
 

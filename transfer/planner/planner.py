@@ -1,0 +1,120 @@
+"""The planner that routers call: one fabric, the ports of the workers, and what the ways between them were measured to carry.
+
+Holds the state that the fabric's values pass through, and nothing else: no clock, no thread, no I/O. It belongs to one thread;
+several routers share it through a service in front of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from protocol.errors import PlanRefused
+from transfer.planner.fabric import Fabric
+from transfer.planner.lease import Direction, Lease, Pair, Port, Proposal, TransferDemand
+
+
+@dataclass(frozen=True, slots=True)
+class PortUse:
+    """A port as `status` shows it: what it has, what is reserved now, and how many leases are held on it."""
+
+    port: Port
+    reserved_bytes_per_second: int
+    num_leases: int
+
+
+class TransferPlanner:
+    """Reserves the network for transfers.
+
+    `fixed_pair_bytes_per_second` is what an operator says that every pair carries; measurements then change nothing.
+    """
+
+    def __init__(self, fabric: Fabric, fixed_pair_bytes_per_second: int | None = None) -> None:
+        if fixed_pair_bytes_per_second is not None and fixed_pair_bytes_per_second <= 0:
+            raise PlanRefused(f"a pair cannot carry {fixed_pair_bytes_per_second} bytes per second")
+        self._fabric = fabric
+        self._fixed = fixed_pair_bytes_per_second
+        self._ports: dict[tuple[Direction, str], Port] = {}
+        self._measured: dict[tuple[str, str], int] = {}
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """All leases that are held, oldest first."""
+        return tuple(self._fabric.leases.values())
+
+    def set_port(self, port: Port) -> None:
+        """Makes a port known, or its rate another. What was sold stays sold; a narrower port sells nothing until it fits."""
+        self._ports[port.direction, port.name] = port
+
+    def measure(self, source: str, destination: str, bytes_per_second: float) -> None:
+        """Notes the achieved rate of a pair; until the first one a pair carries what its ports do. Less than 1 says nothing."""
+        if bytes_per_second >= 1.0:
+            self._measured[source, destination] = int(bytes_per_second)
+
+    def forget_worker(self, name: str, now: float) -> None:
+        """Takes a worker that is gone out: its ports, its measurements, and the leases to and from it."""
+        for direction in Direction:
+            self._ports.pop((direction, name), None)
+        self._measured = {names: rate for names, rate in self._measured.items() if name not in names}
+        for lease in self.leases:
+            if name in lease.pair.names:
+                self.release(lease.lease_id, now)
+
+    def pair(self, source: str, destination: str) -> Pair:
+        """The way between two workers. Raises `PlanRefused` when one of their ports is not known."""
+        egress, ingress = self._port(source, Direction.EGRESS), self._port(destination, Direction.INGRESS)
+        rate = self._fixed or self._measured.get((source, destination))
+        return Pair(egress, ingress, rate or min(egress.bytes_per_second, ingress.bytes_per_second))
+
+    def propose(self, demand: TransferDemand, now: float) -> Proposal:
+        """What the demand would get now; for comparing pairs. Holds nothing. Raises `PlanRefused` for unknown ports."""
+        return self._fabric.propose(demand, self.pair(demand.source, demand.destination), now)
+
+    def commit(self, proposal: Proposal, now: float) -> Lease:
+        """Holds what was proposed. Raises `StaleProposal` when it is no longer free, `Overloaded` at the limit of leases."""
+        self._fabric, lease = self._fabric.commit(proposal, now)
+        return lease
+
+    def reserve(self, demand: TransferDemand, now: float) -> Lease:
+        """Proposes and commits in one step, so that nothing comes between. Raises `PlanRefused` and `Overloaded`."""
+        return self.commit(self.propose(demand, now), now)
+
+    def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> Lease | None:
+        """The lease as planned after `acknowledged_bytes` have landed; None at the end. Raises `UnknownLease`."""
+        self._fabric, lease = self._fabric.progress(lease_id, acknowledged_bytes, now)
+        return lease
+
+    def reschedule(self, lease_id: int, start: float, now: float) -> Lease:
+        """The lease as planned for a prefill that begins at `start` instead. Raises `UnknownLease`."""
+        self._fabric, lease = self._fabric.reschedule(lease_id, start, now)
+        return lease
+
+    def release(self, lease_id: int, now: float) -> None:
+        """Gives a lease back; nothing happens if it is gone."""
+        self._fabric = self._fabric.release(lease_id, now)
+
+    def renew(self, owner: str, now: float) -> None:
+        """Says that a router is alive, for all its leases."""
+        self._fabric = self._fabric.renew(owner, now)
+
+    def expire(self, now: float) -> tuple[Lease, ...]:
+        """Frees and names the leases that nobody renewed in time: those of a dead router, or of a transfer it lost."""
+        self._fabric, expired = self._fabric.expire(now)
+        return expired
+
+    def use(self, now: float) -> tuple[PortUse, ...]:
+        """Every port, by name, with what is reserved on it at this instant."""
+        used = {key: PortUse(port, 0, 0) for key, port in sorted(self._ports.items(), key=lambda item: item[0][::-1])}
+        for lease in self.leases:
+            for port in (lease.pair.egress, lease.pair.ingress):
+                key = (port.direction, port.name)
+                if key in used:
+                    reserved = used[key].reserved_bytes_per_second + lease.bytes_per_second(now)
+                    used[key] = replace(
+                        used[key], reserved_bytes_per_second=reserved, num_leases=used[key].num_leases + 1
+                    )
+        return tuple(used.values())
+
+    def _port(self, name: str, direction: Direction) -> Port:
+        if (direction, name) not in self._ports:
+            raise PlanRefused(f"the planner knows no {direction} port of {name}; the worker reports it when it starts")
+        return self._ports[direction, name]

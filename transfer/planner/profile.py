@@ -1,0 +1,70 @@
+"""How much of something is sold, over time: a step function in whole bytes per second. A value; knows no ports."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RateProfile:
+    """`rates[i]` is sold in `[times[i], times[i + 1])`; nothing before the first time; the last rate is 0.
+
+    Neighbouring rates differ, so that a profile is as long as what is sold is uneven. Rates are integers: holds that are added
+    and removed leave no dust.
+    """
+
+    times: tuple[float, ...] = ()
+    rates: tuple[int, ...] = ()
+
+    def at(self, time: float) -> int:
+        """What is sold at an instant."""
+        index = bisect_right(self.times, time) - 1
+        return self.rates[index] if index >= 0 else 0
+
+    def peak(self, start: float, end: float) -> int:
+        """The most that is sold at any instant of `[start, end)`."""
+        first = bisect_right(self.times, start) - 1
+        last = bisect_left(self.times, end)
+        return max(self.rates[max(first, 0) : last], default=0)
+
+    def next_change(self, time: float) -> float:
+        """When what is sold changes next after `time`; infinity if never."""
+        index = bisect_right(self.times, time)
+        return self.times[index] if index < len(self.times) else float("inf")
+
+    def with_hold(self, start: float, end: float, bytes_per_second: int) -> RateProfile:
+        """The profile with one more hold of `[start, end)`."""
+        return self._changed(start, end, bytes_per_second)
+
+    def without_hold(self, start: float, end: float, bytes_per_second: int) -> RateProfile:
+        """The profile without a hold that was added; of a hold that is partly pruned, the rest."""
+        if not self.times or end <= self.times[0]:
+            return self
+        return self._changed(max(start, self.times[0]), end, -bytes_per_second)
+
+    def pruned(self, now: float) -> RateProfile:
+        """The profile without the past."""
+        index = bisect_right(self.times, now) - 1
+        if index < 0:
+            return self
+        if self.rates[index] == 0:
+            return RateProfile(self.times[index + 1 :], self.rates[index + 1 :])
+        return RateProfile((now, *self.times[index + 1 :]), self.rates[index:])
+
+    def _changed(self, start: float, end: float, change: int) -> RateProfile:
+        if end <= start:
+            return self
+        first, last = bisect_left(self.times, start), bisect_right(self.times, end)
+        inner_times = [time for time in self.times[first:last] if start < time < end]
+        steps = [(start, self.at(start) + change), *((time, self.at(time) + change) for time in inner_times)]
+        steps.append((end, self.at(end)))
+        before = self.rates[first - 1] if first else 0
+        kept = []
+        for time, rate in steps:
+            if rate != before:
+                kept.append((time, rate))
+            before = rate
+        times = (*self.times[:first], *(time for time, _ in kept), *self.times[last:])
+        rates = (*self.rates[:first], *(rate for _, rate in kept), *self.rates[last:])
+        return RateProfile(times, rates)
