@@ -113,7 +113,7 @@ class PacketFabric:
     def _window(self, demand: TransferDemand, pair: Pair, num_bytes: int, now: float) -> Window:
         resources = self._resources(pair)
         search = _Search(demand, num_bytes, resources, self._limit(pair), _floor(pair))
-        starts = _later_starts(resources, max(now, demand.start))
+        starts = _later_starts(resources, max(now, demand.start), min(search.floor, demand.produced_bytes_per_second))
         found = [window for start in starts if (window := search.window_at(start)) is not None]
         return min(found, key=lambda window: (window.end, window.start))
 
@@ -186,18 +186,25 @@ class _Search:
         left_s = self.demand.produced_at - start
         if self.num_bytes >= self.limit * left_s:
             return self.limit
-        return min(self.limit, max(self.demand.produced_bytes_per_second, math.ceil(self.num_bytes / left_s)))
+        return min(self.limit, max(self.demand.produced_bytes_per_second, int(self.num_bytes / left_s)))
 
 
-def _later_starts(resources: tuple[_Resource, ...], start: float) -> Iterator[float]:
-    """`start`, the next few times at which more becomes free, and the end of all that is sold."""
+def _later_starts(resources: tuple[_Resource, ...], start: float, floor: int) -> Iterator[float]:
+    """`start`, the next few times at which more becomes free, and the end of all that is sold.
+
+    While one of the resources is full the others do not matter: the search goes on where that one changes.
+    """
     yield start
     last = max((each.sold.times[-1] for each in resources if each.sold.times), default=start)
     free, time = _free_at(resources, start), start
     num_tried = 0
-    while num_tried < MAX_LATER_STARTS and (time := _next_change(resources, time)) < last:
+    while num_tried < MAX_LATER_STARTS:
+        full = [each.sold.next_change(time) for each in resources if each.free_at(time) < floor]
+        time = max(full) if full else _next_change(resources, time)
+        if time >= last:
+            break
         before, free = free, _free_at(resources, time)
-        if free > before:
+        if free > before and free >= floor:
             num_tried += 1
             yield time
     if last > start:
