@@ -27,6 +27,7 @@ INGRESS = {name: ingress(name, rate) for name, rate in (("d0", 1000), ("d1", 400
 ways = st.tuples(st.sampled_from(sorted(EGRESS)), st.sampled_from(sorted(INGRESS)))
 owners = st.sampled_from(["r0", "r1"])
 any_lease = st.integers(0, 2**16)
+clocks = st.sampled_from([0.0, 1.8e9])  # since a start, and since 1970: with far coarser fractions of a second
 
 
 def pair_of(way: tuple[str, str]) -> Pair:
@@ -39,9 +40,9 @@ class _FabricMachine(RuleBasedStateMachine):
 
     fabric: PacketFabric | CircuitFabric
 
-    def adopt(self, fabric: PacketFabric | CircuitFabric) -> None:
+    def adopt(self, fabric: PacketFabric | CircuitFabric, now: float) -> None:
         self.fabric = fabric
-        self.now = 0.0
+        self.now = now
         self.sent: dict[int, float] = {}  # bytes that a sender which keeps to its windows has moved
         self.held: set[int] = set()
         self.demands: dict[int, TransferDemand] = {}
@@ -162,9 +163,9 @@ class PacketMachine(_FabricMachine):
 
     fabric: PacketFabric
 
-    @initialize(max_share=st.sampled_from([0.3, 0.5, 1.0]))
-    def begin(self, max_share: float) -> None:
-        self.adopt(PacketFabric(Ledger(LeaseTerms(LEASE_S)), max_share))
+    @initialize(max_share=st.sampled_from([0.3, 0.5, 1.0]), now=clocks)
+    def begin(self, max_share: float, now: float) -> None:
+        self.adopt(PacketFabric(Ledger(LeaseTerms(LEASE_S)), max_share), now)
 
     @invariant()
     def nothing_is_oversold(self) -> None:
@@ -200,10 +201,10 @@ class CircuitMachine(_FabricMachine):
 
     fabric: CircuitFabric
 
-    @initialize(delay_s=st.sampled_from([0.0, 0.05, 1.0]), max_windows=st.integers(1, 3))
-    def begin(self, delay_s: float, max_windows: int) -> None:
+    @initialize(delay_s=st.sampled_from([0.0, 0.05, 1.0]), max_windows=st.integers(1, 3), now=clocks)
+    def begin(self, delay_s: float, max_windows: int, now: float) -> None:
         rules = CircuitRules(delay_s, min_slice_bytes=20, max_windows=max_windows)
-        self.adopt(CircuitFabric(rules, Ledger(LeaseTerms(LEASE_S))))
+        self.adopt(CircuitFabric(rules, Ledger(LeaseTerms(LEASE_S))), now)
 
     @invariant()
     def a_port_has_one_peer_and_every_circuit_is_set_up(self) -> None:
