@@ -19,7 +19,7 @@ from transfer.planner.lease import Lease, Pair, Proposal, TransferDemand, Window
 from transfer.planner.ledger import LeaseTerms, Ledger
 from transfer.planner.packet import PacketFabric
 
-LEASE_S = 20.0
+LEASE_S = 6.0
 ROUNDING_S = 1e-6
 MAX_STEPS = 400
 EGRESS = {name: egress(name, rate) for name, rate in (("p0", 1000), ("p1", 700), ("p2", 1500))}
@@ -102,6 +102,14 @@ class _FabricMachine(RuleBasedStateMachine):
         self.fabric, lease = self.fabric.reschedule(lease_id, start, self.now)
         assert lease.demand.start == start
         assert lease.windows[-1].end > self.now
+
+    @precondition(lambda self: self.held)
+    @rule(which=any_lease, left_s=st.sampled_from([0.25, 0.5]))
+    def come_late(self, which: int, left_s: float) -> None:
+        """A lease reports that nothing has moved, shortly before its end."""
+        lease_id = self._chosen(which)
+        self.now = max(self.now, self.fabric.leases[lease_id].predicted_end - left_s)
+        self.progress(which)
 
     @precondition(lambda self: self.held)
     @rule(which=any_lease)
