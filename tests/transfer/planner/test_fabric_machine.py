@@ -137,7 +137,7 @@ class _FabricMachine(RuleBasedStateMachine):
         for _ in range(MAX_STEPS):
             if not self.held:
                 break
-            self.now = min(self.fabric.leases[each].predicted_end for each in self.held)
+            self.now = max(self.now, min(self.fabric.leases[each].predicted_end for each in self.held))
             for lease_id in sorted(self.held):
                 self._send_to(lease_id, self.now)
         assert self.held == set()
