@@ -8,6 +8,7 @@ tests use import it too: it is set before any test module is.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
@@ -32,7 +33,11 @@ if not _has_cuda_driver():
 
 
 def pytest_unconfigure() -> None:
-    """Ends standard error: what Triton's bindings list of themselves at exit would stand below the summary like a failure."""
+    """Keeps what Triton's bindings list of themselves at exit from standing below the summary like a failure."""
     if "triton" in sys.modules:
-        sys.stderr.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        atexit.register(_end_standard_error)  # later: pytest has yet to put back what it captures
+
+
+def _end_standard_error() -> None:
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

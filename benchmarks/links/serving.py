@@ -24,6 +24,8 @@ SERVES = "kvferry serves "
 def serve_command(host: Host, options: Sequence[str]) -> list[str]:
     """The command on `host` that serves across the two, with a worker on each and any free port."""
     across = ["--ray-address", f"{HOSTS[0].address}:{HEAD_PORT}", "--placement", "spread"]
+    # The link is what is looked at: prompts cross even where reading them on the other side would be quicker.
+    across += ["--routing-policy", "least_loaded"]
     at = ["--host", host.address, "--port", "0", "--grpc-port", "off"]
     return host.command(sys.executable, "-m", "cluster.cli", "serve", *options, *across, *at)
 
