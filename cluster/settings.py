@@ -96,8 +96,9 @@ class ServeSettings:
         choices=(INT4_BY_PROBE, INT4_ON, INT4_OFF),
     )
     kv_push: str = _setting(
-        Push.CHUNKS.value,
-        "when KV leaves a prefill worker: in chunks as they are computed, or all at the end, once the first token is there",
+        Push.PLANNED.value,
+        "when KV leaves a prefill worker: in chunks as they are computed, at a rate that was reserved (planned) or as it "
+        "comes (chunks); or all at the end, once the first token is there",
         metavar="WHEN",
         choices=tuple(Push),
     )

@@ -38,7 +38,7 @@ class WorkerSpec:
     log_level: str
     wire_rule: WireRule = LOSSLESS
     min_wire_budget: float | None = None
-    push: Push = Push.CHUNKS
+    push: Push = Push.PLANNED
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:

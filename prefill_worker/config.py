@@ -9,8 +9,11 @@ from protocol.errors import ConfigError
 
 
 class Push(StrEnum):
-    """When a chunk may leave: as soon as its tokens are computed, or not before the prompt's first token is sampled."""
+    """When a chunk may leave: as soon as its tokens are computed, paced as the planner says where it reserved the network
+    (`PLANNED`) or as fast as the link lets it (`CHUNKS`); or not before the prompt's first token is sampled (`END`).
+    """
 
+    PLANNED = "planned"
     CHUNKS = "chunks"
     END = "end"
 
@@ -23,7 +26,7 @@ class PrefillConfig:
     max_sequences: int = 8
     max_waiting: int = 1024
     order: str = "fcfs"
-    push: Push = Push.CHUNKS
+    push: Push = Push.PLANNED
 
     def __post_init__(self) -> None:
         if min(self.max_step_tokens, self.max_sequences, self.max_waiting) < 1:

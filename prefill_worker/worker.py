@@ -244,7 +244,7 @@ class PrefillWorker:
             return
         if part.draws:
             self.sender.sampled(sequence.ticket)  # first: what is offered now can hide behind nothing
-        if part.draws or self.config.push is Push.CHUNKS:
+        if part.draws or self.config.push is not Push.END:
             self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids), sequence.importance)
 
     def _answer(self, sequence: PrefillSequence, tokens: list[SampledToken], now: float) -> None:

@@ -332,12 +332,40 @@ class ForgetReply(_message.Message):
     def __init__(self) -> None: ...
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("generation", "ticket")
+    __slots__ = ("generation", "ticket", "plan")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     generation: Generation
     ticket: Ticket
-    def __init__(self, generation: _Optional[_Union[Generation, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
+    plan: TransferPlan
+    def __init__(self, generation: _Optional[_Union[Generation, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., plan: _Optional[_Union[TransferPlan, _Mapping]] = ...) -> None: ...
+
+class Pace(_message.Message):
+    __slots__ = ("reserved_bytes_per_second", "allowed_bytes_per_second", "is_shared")
+    RESERVED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    IS_SHARED_FIELD_NUMBER: _ClassVar[int]
+    reserved_bytes_per_second: float
+    allowed_bytes_per_second: float
+    is_shared: bool
+    def __init__(self, reserved_bytes_per_second: _Optional[float] = ..., allowed_bytes_per_second: _Optional[float] = ..., is_shared: _Optional[bool] = ...) -> None: ...
+
+class TransferPlan(_message.Message):
+    __slots__ = ("pace", "produced_bytes_per_second")
+    PACE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    pace: Pace
+    produced_bytes_per_second: float
+    def __init__(self, pace: _Optional[_Union[Pace, _Mapping]] = ..., produced_bytes_per_second: _Optional[float] = ...) -> None: ...
+
+class PaceOrder(_message.Message):
+    __slots__ = ("request_id", "pace")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    pace: Pace
+    def __init__(self, request_id: _Optional[str] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ...) -> None: ...
 
 class PrefillReply(_message.Message):
     __slots__ = ("first_tokens", "num_cached_tokens", "prompt_scores")
@@ -376,13 +404,14 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel", "deadline_s")
+    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel", "pace", "deadline_s")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     number: int
     reserve: ReserveRequest
@@ -390,8 +419,9 @@ class Order(_message.Message):
     generate: Generation
     prefill: PrefillRequest
     cancel: CancelRequest
+    pace: PaceOrder
     deadline_s: float
-    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., pace: _Optional[_Union[PaceOrder, _Mapping]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class OrderBatch(_message.Message):
     __slots__ = ("orders",)
@@ -422,18 +452,32 @@ class Answer(_message.Message):
     def __init__(self, number: _Optional[int] = ..., failure: _Optional[_Union[OrderFailure, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prefill: _Optional[_Union[PrefillReply, _Mapping]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("answers", "tokens", "failures", "prompts", "landings")
+    __slots__ = ("answers", "tokens", "failures", "prompts", "landings", "progress")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     LANDINGS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
     prompts: _containers.RepeatedCompositeFieldContainer[PromptScores]
     landings: _containers.RepeatedCompositeFieldContainer[Landing]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ...) -> None: ...
+    progress: _containers.RepeatedCompositeFieldContainer[TransferProgress]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[TransferProgress, _Mapping]]] = ...) -> None: ...
+
+class TransferProgress(_message.Message):
+    __slots__ = ("request_id", "acknowledged_bytes", "seconds", "is_ended")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    acknowledged_bytes: int
+    seconds: float
+    is_ended: bool
+    def __init__(self, request_id: _Optional[str] = ..., acknowledged_bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., is_ended: _Optional[bool] = ...) -> None: ...
 
 class Landing(_message.Message):
     __slots__ = ("request_id", "wire_bytes", "half_bytes")

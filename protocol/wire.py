@@ -8,6 +8,7 @@ from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import BadRequest, ConfigError
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout
+from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import (
     FinishReason,
     GeneratedToken,
@@ -135,6 +136,45 @@ def ticket_from_wire(message: pb.Ticket) -> Ticket:
         lease_s=message.lease_s,
         rule=rule_from_wire(message.rule) if message.HasField("rule") else LOSSLESS,
     )
+
+
+def pace_to_wire(pace: Pace) -> pb.Pace:
+    """The message of a pace."""
+    return pb.Pace(
+        reserved_bytes_per_second=pace.reserved_bytes_per_second,
+        allowed_bytes_per_second=pace.allowed_bytes_per_second,
+        is_shared=pace.is_shared,
+    )
+
+
+def pace_from_wire(message: pb.Pace) -> Pace:
+    """The pace that a message carries. Raises `BadRequest` when it allows less than it holds."""
+    return Pace(message.reserved_bytes_per_second, message.allowed_bytes_per_second, message.is_shared)
+
+
+def plan_to_wire(plan: TransferPlan) -> pb.TransferPlan:
+    """The message of a plan."""
+    return pb.TransferPlan(pace=pace_to_wire(plan.pace), produced_bytes_per_second=plan.produced_bytes_per_second)
+
+
+def plan_from_wire(message: pb.TransferPlan) -> TransferPlan:
+    """The plan that a message carries. Raises `BadRequest`."""
+    return TransferPlan(pace_from_wire(message.pace), message.produced_bytes_per_second)
+
+
+def progress_to_wire(progress: TransferProgress) -> pb.TransferProgress:
+    """The message of a transfer's progress."""
+    return pb.TransferProgress(
+        request_id=progress.request_id,
+        acknowledged_bytes=progress.acknowledged_bytes,
+        seconds=progress.seconds,
+        is_ended=progress.is_ended,
+    )
+
+
+def progress_from_wire(message: pb.TransferProgress) -> TransferProgress:
+    """The progress that a message carries."""
+    return TransferProgress(message.request_id, message.acknowledged_bytes, message.seconds, message.is_ended)
 
 
 def rule_to_wire(rule: WireRule) -> pb.WireRule:
