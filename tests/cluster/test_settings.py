@@ -212,8 +212,8 @@ def test_when_kv_leaves_reaches_the_worker(tmp_path: Path) -> None:
     """In chunks by default, at the end where that is asked for, by flag or file; other words are refused."""
     file = tmp_path / "serve.yaml"
     file.write_text("kv-push: end\n")
-    for settings, wanted in ((_load("m"), Push.CHUNKS), (_load("m", "--config", str(file)), Push.END)):
+    for settings, wanted in ((_load("m"), Push.PLANNED), (_load("m", "--config", str(file)), Push.END)):
         spec = spec_of(settings, "prefill", 0, device="cpu", num_threads=1)
         assert WorkerSpec.from_json(spec.to_json()).push is wanted
-    with pytest.raises(ConfigError, match="--kv-push must be one of chunks, end"):
+    with pytest.raises(ConfigError, match="--kv-push must be one of planned, chunks, end"):
         _load("m", environment={"KVFERRY_KV_PUSH": "later"})
