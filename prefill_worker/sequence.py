@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
 from engine.block_pool import BlockTable
 from prefill_worker.importance import after_slice, wants_window
+from protocol.pace import TransferPlan
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
 from protocol.ticket import Ticket
+from scheduling.prefill_steps import ShippedPrompt
 from scheduling.work import Work
 
 
@@ -32,7 +34,7 @@ class PrefillSequence:
     """Owns `table` from admission until the last chunk has been taken or given up.
 
     `choices` are the answers that are still wanted; once the first tokens are drawn, those that go on. `importance` is that
-    of the tokens cached, where the ticket's KV is written by it.
+    of the tokens cached, where the ticket's KV is written by it; `plan` is there when the network was reserved.
     """
 
     request: GenerateRequest
@@ -46,11 +48,22 @@ class PrefillSequence:
     num_cached: int = 0
     scores: list[TokenLogprobs] = field(default_factory=list)
     importance: TokenImportance | None = None
+    plan: TransferPlan | None = None
 
     @property
     def work(self) -> Work:
-        """What the scheduler sees."""
-        return Work(self.request.request_id, self.request.num_prompt_tokens, self.num_cached, self.arrival)
+        """What the scheduler sees. A prompt whose transfer is planned is cut so that its KV crosses while it is computed."""
+        request, max_step_tokens = self.request, None
+        if (ticket := self.ticket) is not None and self.plan is not None:
+            shipped = ShippedPrompt(
+                num_tokens=request.num_prompt_tokens,
+                first_sent=ticket.first_token,
+                chunk_tokens=ticket.chunk_tokens,
+                tail_start=ticket.tail_start,
+                headroom=self.plan.headroom,
+            )
+            max_step_tokens = shipped.max_step_tokens(self.num_cached)
+        return Work(request.request_id, request.num_prompt_tokens, self.num_cached, self.arrival, max_step_tokens)
 
     def move(self, now: float, to: Phase) -> None:
         """Advances the phase. Raises `IllegalMove`."""

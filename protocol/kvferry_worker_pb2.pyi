@@ -212,7 +212,7 @@ class Generation(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ..., kv_wire_budget: _Optional[float] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s", "rule")
+    __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s", "rule", "tail_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_WORKER_FIELD_NUMBER: _ClassVar[int]
     DECODE_WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +225,7 @@ class Ticket(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    TAIL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prefill_worker: WorkerId
     decode_worker: WorkerId
@@ -237,7 +238,8 @@ class Ticket(_message.Message):
     dtype: str
     lease_s: float
     rule: WireRule
-    def __init__(self, request_id: _Optional[str] = ..., prefill_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., decode_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., slot_bytes: _Optional[int] = ..., first_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., lease_s: _Optional[float] = ..., rule: _Optional[_Union[WireRule, _Mapping]] = ...) -> None: ...
+    tail_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., prefill_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., decode_worker: _Optional[_Union[WorkerId, _Mapping]] = ..., generation: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., slot_bytes: _Optional[int] = ..., first_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., lease_s: _Optional[float] = ..., rule: _Optional[_Union[WireRule, _Mapping]] = ..., tail_tokens: _Optional[int] = ...) -> None: ...
 
 class WireRule(_message.Message):
     __slots__ = ("codec", "budget", "importance", "num_sinks", "allows_int4")

@@ -18,7 +18,7 @@ from protocol.request import (
     StopRule,
     TokenLogprobs,
 )
-from protocol.ticket import LandingZone, Ticket
+from protocol.ticket import TAIL_STEP, LandingZone, Ticket
 from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
 
 
@@ -115,6 +115,7 @@ def ticket_to_wire(ticket: Ticket) -> pb.Ticket:
         dtype=ticket.dtype.value,
         lease_s=ticket.lease_s,
         rule=rule_to_wire(ticket.rule),
+        tail_tokens=ticket.tail_tokens,
     )
 
 
@@ -122,6 +123,10 @@ def ticket_from_wire(message: pb.Ticket) -> Ticket:
     """The ticket that a message carries. Raises `BadRequest` when it cannot be a ticket."""
     if not message.slots or not message.chunk_tokens or message.first_token >= message.num_tokens:
         raise BadRequest("a ticket needs slots, a chunk size and a range of tokens that is not empty")
+    if message.tail_tokens and message.tail_tokens + TAIL_STEP > message.chunk_tokens + 1:
+        raise BadRequest(
+            f"a last chunk of {message.tail_tokens} tokens and more does not fit one of {message.chunk_tokens}"
+        )
     return Ticket(
         request_id=message.request_id,
         prefill_worker=worker_id_from_wire(message.prefill_worker),
@@ -135,6 +140,7 @@ def ticket_from_wire(message: pb.Ticket) -> Ticket:
         dtype=_dtype(message.dtype),
         lease_s=message.lease_s,
         rule=rule_from_wire(message.rule) if message.HasField("rule") else LOSSLESS,
+        tail_tokens=message.tail_tokens,
     )
 
 

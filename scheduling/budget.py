@@ -33,13 +33,13 @@ def plan_step(decoding: Sequence[Work], prefilling: Sequence[Work], limits: Step
     """Grants for one step, never more than the limits in tokens or sequences.
 
     Every decode takes one token, in the given order, as far as the limits reach; what is left of the budget goes to
-    prefills in the given order, each as much as it still needs. A prefill is cut where the budget ends and goes on in the
-    next step.
+    prefills in the given order, each as much as it still needs and may run in one step. A prefill is cut where the budget
+    ends and goes on in the next step.
     """
     grants = [Grant(work.request_id, 1) for work in decoding[: min(limits.max_sequences, limits.max_step_tokens)]]
     num_left = limits.max_step_tokens - len(grants)
     for work in prefilling[: limits.max_sequences - len(grants)]:
-        num_tokens = min(work.num_uncached, num_left)
+        num_tokens = min(work.num_next, num_left)
         if num_tokens < 1:
             break
         grants.append(Grant(work.request_id, num_tokens))

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.errors import (
@@ -27,7 +27,7 @@ from protocol.errors import (
 )
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout, check_compatible, wire_dtype
-from protocol.ticket import Ticket
+from protocol.ticket import TAIL_STEP, Ticket
 from protocol.wire_rule import WireRule
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
@@ -103,16 +103,13 @@ class Receiver:
         with self._lock:
             rule = request.rule or self.config.rule
             chunk_tokens = self.chunk_tokens_from(request.prefill_worker, rule)
-            num_chunks = -(-(request.num_tokens - request.first_token) // chunk_tokens)
             generation = self._next_generation
-            slots = self.slots.lend(generation, min(num_chunks, self.config.window_slots))
-            self._next_generation += 1
             ticket = Ticket(
                 request_id=request.request_id,
                 prefill_worker=request.prefill_worker,
                 decode_worker=self.worker,
                 generation=generation,
-                slots=slots,
+                slots=(),
                 slot_bytes=self._arena.slot_bytes,
                 first_token=request.first_token,
                 num_tokens=request.num_tokens,
@@ -120,7 +117,14 @@ class Receiver:
                 dtype=self._peers[request.prefill_worker],
                 lease_s=self.config.lease_s,
                 rule=rule,
+                # A last chunk has up to `TAIL_STEP` - 1 tokens more, which must fit its slot too.
+                tail_tokens=max(0, min(self.config.tail_tokens, chunk_tokens - TAIL_STEP + 1))
+                if rule.is_lossless
+                else 0,
             )
+            slots = self.slots.lend(generation, min(ticket.num_chunks, self.config.window_slots))
+            ticket = replace(ticket, slots=slots)
+            self._next_generation += 1
             self._open[generation] = _Landing(ticket, request.block_ids, now + self.config.lease_s)
         self.commands.bell.set()
         return ticket
@@ -148,7 +152,11 @@ class Receiver:
         dtype = self._peers.get(worker)
         if dtype is None:
             raise NotConnected(f"{worker} is not connected to {self.worker}")
-        return self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes, rule or self.config.rule)
+        rule = rule or self.config.rule
+        fitting = self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes, rule)
+        block_size = self._unpacker.layout.block_size
+        wanted = max(block_size, self.config.max_chunk_tokens // block_size * block_size)
+        return min(fitting, wanted) if rule.is_lossless else fitting
 
     def forget(self, worker: WorkerId) -> Future[None]:
         """Ends all that a worker had open. Call it only when that incarnation is gone and cannot write any more."""

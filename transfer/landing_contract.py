@@ -38,13 +38,17 @@ class Unpacker(Protocol):
 class LandingConfig:
     """Bounds of the landing zone: slots per transfer, the lease of a ticket, and how often a quiet writer is asked again.
 
-    `rule` is how KV is to be written on its way here, unless a request has its own.
+    `rule` is how KV is to be written on its way here, unless a request has its own. Lossless chunks have at most
+    `max_chunk_tokens`, so that what a prefill step produced leaves when the step ends and a newcomer waits for little; the last
+    has about `tail_tokens`. A lossy chunk has the size that its codec is best at.
     """
 
     window_slots: int = 4
     lease_s: float = 10.0
     revoke_again_s: float = 1.0
     rule: WireRule = LOSSLESS
+    max_chunk_tokens: int = 32
+    tail_tokens: int = 16
 
 
 @dataclass(frozen=True, slots=True)

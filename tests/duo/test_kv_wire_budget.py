@@ -139,7 +139,7 @@ def test_a_lossless_server_may_let_requests_have_less(landed: Landings) -> None:
     _, (own,) = duo.run(lambda: _heard(duo, _asked(None)))
     assert [ticket.rule for ticket, _ in landed] == [replace(LOSSLESS, codec=WireCodec.CHANNEL, budget=0.4), LOSSLESS]
     assert less.wire_bytes / less.half_bytes == pytest.approx(0.4, rel=0.01)
-    assert own.wire_bytes / own.half_bytes == pytest.approx(2.0, rel=0.01)
+    assert own.wire_bytes / own.half_bytes == pytest.approx(2.0, rel=0.03)  # chunks are small here, headers are not
 
 
 @pytest.mark.parametrize(("least", "asked", "bounds"), [(LEAST, 0.36, "0.37 to 1"), (None, 0.39, "0.4 to 1")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -25,7 +26,7 @@ from protocol.ids import WorkerId, new_request_id, request_id_of, wire_id
 from protocol.layout import KvDtype, KvLayout, check_compatible, wire_dtype
 from protocol.request import FinishReason, GeneratedToken, GenerateRequest, SamplingParams, StopRule, TokenLogprobs
 from protocol.rpc_errors import status_of
-from protocol.ticket import Ticket
+from protocol.ticket import TAIL_STEP, Ticket
 from protocol.wire import (
     generation_from_wire,
     generation_to_wire,
@@ -90,6 +91,10 @@ TICKETS = st.builds(
     dtype=st.sampled_from(list(KvDtype)),
     lease_s=st.floats(0.1, 100),
     rule=RULES,
+).flatmap(
+    lambda ticket: st.integers(0, max(0, ticket.chunk_tokens - TAIL_STEP + 1)).map(
+        lambda num_tokens: replace(ticket, tail_tokens=num_tokens)
+    )
 )
 
 LAYOUT = KvLayout("model", 3, 2, 12, KvDtype.FLOAT32, 16)
@@ -109,7 +114,19 @@ def test_a_ticket_crosses_unchanged(ticket: Ticket) -> None:
     ranges = [ticket.token_range(chunk) for chunk in range(min(ticket.num_chunks, 50))]
     assert ranges[0][0] == ticket.first_token
     assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
-    assert ticket.token_range(ticket.num_chunks - 1)[1] == ticket.num_tokens
+    assert all(0 < end - start <= ticket.chunk_tokens for start, end in ranges)
+    last_start, last_end = ticket.token_range(ticket.num_chunks - 1)
+    assert (last_start, last_end) == (ticket.tail_start, ticket.num_tokens)
+    if ticket.tail_tokens:
+        assert last_end - last_start < ticket.tail_tokens + TAIL_STEP
+        assert last_end - last_start >= min(ticket.tail_tokens, last_end - ticket.first_token)
+
+
+def test_a_tail_that_fits_no_chunk_is_refused() -> None:
+    """A last chunk may be longer than `tail_tokens`, but never than a chunk."""
+    message = pb.Ticket(slots=[1], chunk_tokens=32, num_tokens=64, dtype="float32", tail_tokens=18)
+    with pytest.raises(BadRequest, match="does not fit"):
+        ticket_from_wire(message)
 
 
 def test_a_token_crosses_with_its_log_probabilities() -> None:
