@@ -9,27 +9,28 @@ request is part of the answer. Knows HTTP and the kernel's counters, not how the
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx
 
 from benchmarks.links.cable import Crossing, crossing, watched
-from benchmarks.load.client import LoadRequest, Target, send
+from benchmarks.links.counts import Landed
+from benchmarks.links.session import Session, run_client
+from benchmarks.load.client import LoadRequest, send
 from benchmarks.load.prompts import random_prompt
-
-STATUS_EVERY_S = 0.1
-STATUS_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt of random ids, by its key, and what is asked with it. `budget` names the row that its answer counts for."""
+    """A prompt of random ids, by its key, and what is asked with it. Length and `budget` name the row that its answer counts
+    for. The rates of a transfer that `is_planned` are waited for.
+    """
 
     key: str
     budget: float
@@ -38,6 +39,7 @@ class Question:
     vocab_size: int
     timeout_s: float
     fields: Mapping[str, Any]
+    is_planned: bool = False
     is_warm_up: bool = False
 
 
@@ -47,10 +49,11 @@ class Answer:
 
     `hidden_ratio` is the prefill worker's word: the share of the KV that had been acknowledged when it sampled the first
     token. The cable's figures are those of the busier direction, frames and all: start and end of the crossing, the share
-    that had crossed before the client had the first token, and the rate in between. Where the prefill worker is not beside
-    the router, the first token crosses with the KV.
+    that had crossed before the client had the first token, and the rate in between. Reserved and achieved rates are the
+    router's; where it has no plan the achieved one is the cable's.
     """
 
+    num_prompt_tokens: int
     budget: float
     is_warm_up: bool
     error: str | None
@@ -64,7 +67,8 @@ class Answer:
     cable_end_s: float | None = None
     cable_hidden_ratio: float | None = None
     rate_mbit: float | None = None
-    is_prefill_beside_router: bool | None = None
+    reserved_bytes_per_second: float | None = None
+    achieved_bytes_per_second: float | None = None
 
     @property
     def gap_s(self) -> float | None:
@@ -73,38 +77,36 @@ class Answer:
             return None
         return self.second_token_s - self.ttft_s
 
+    @property
+    def production_mbit(self) -> float | None:
+        """Megabits of KV a second until the first token: what a link must carry to keep up with the prefill, at the least."""
+        if not self.ttft_s or self.kv_bytes is None:
+            return None
+        return self.kv_bytes * 8 / self.ttft_s / 1e6
 
-async def ask_all(url: str, device: str, questions: list[Question]) -> None:
+
+async def ask_all(questions: Sequence[Question], device: str, session: Session) -> None:
     """Asks them in order and prints every answer as it comes."""
-    longest_s = max((one.timeout_s for one in questions), default=0.0)
-    async with httpx.AsyncClient(base_url=url, timeout=longest_s) as client:
-        listed = await client.get("/v1/models")
-        model = str(listed.raise_for_status().json()["data"][0]["id"])
-        for question in questions:
-            before = await _landed(client)
-            answer = await _ask(Target(client, model, question.timeout_s), device, question)
-            if answer.error is None:
-                answer = with_landing(answer, before, await _landed_since(client, before))
-            print(json.dumps(asdict(answer)), flush=True)
-            _tell(answer)
+    for question in questions:
+        before = await session.landed()
+        answer = await _ask(session, device, question)
+        if answer.error is None:
+            after = await session.landed_since(before, 1, is_planned=question.is_planned)
+            answer = with_landing(answer, before, after)
+        print(json.dumps(asdict(answer)), flush=True)
+        _tell(answer)
 
 
-async def _ask(target: Target, device: str, question: Question) -> Answer:
+async def _ask(session: Session, device: str, question: Question) -> Answer:
     prompt = random_prompt(question.num_prompt_tokens, question.vocab_size, question.key)
     request = LoadRequest(0.0, prompt, question.num_output_tokens, question.fields)
     with watched(device) as samples:
         sent_at = time.monotonic()
-        record = await send(target, request, sent_at)
+        record = await send(session.target(question.timeout_s), request, sent_at)
+    answer = Answer(question.num_prompt_tokens, question.budget, question.is_warm_up, record.error)
     if record.error is not None or record.ttft_s is None:
-        return Answer(question.budget, question.is_warm_up, record.error or "no_token")
-    answer = Answer(
-        question.budget,
-        question.is_warm_up,
-        error=None,
-        ttft_s=record.ttft_s,
-        second_token_s=record.second_token_s,
-        end_s=record.end_s,
-    )
+        return replace(answer, error=record.error or "no_token")
+    answer = replace(answer, ttft_s=record.ttft_s, second_token_s=record.second_token_s, end_s=record.end_s)
     found = crossing(samples, sent_at + record.ttft_s)
     return _with_cable(answer, found, sent_at) if found else answer
 
@@ -117,92 +119,47 @@ def _with_cable(answer: Answer, found: Crossing, sent_at: float) -> Answer:
         cable_end_s=found.end_s - sent_at,
         cable_hidden_ratio=found.hidden_ratio,
         rate_mbit=found.rate_mbit,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """What all decode workers have counted: transfers, those of them that failed, and bytes; and all prefill workers: bytes
-    of transfers that ended well, and those of them that were hidden.
-
-    `is_prefill_here` says whether the router's host is that of a prefill worker.
-    """
-
-    num_transfers: int
-    num_failures: int
-    num_bytes: int
-    num_acknowledged_bytes: int
-    num_hidden_bytes: int
-    is_prefill_here: bool
-
-    def has_one_more_than(self, before: Landed) -> bool:
-        """Whether a transfer has ended since, by both sides' count, or has failed."""
-        if self.num_failures > before.num_failures:
-            return True
-        return self.num_transfers > before.num_transfers and self.num_acknowledged_bytes > before.num_acknowledged_bytes
-
-
-def landed(view: Mapping[str, Any], host: str) -> Landed:
-    """The counts in the router's view of its cluster, and where `host`, the router's address, is."""
-    statuses = [worker["status"] for worker in view["workers"] if worker["role"] == "decode"]
-    prefills = [worker for worker in view["workers"] if worker["role"] == "prefill"]
-    return Landed(
-        num_transfers=sum(one["num_transfers"] for one in statuses),
-        num_failures=sum(one["num_transfer_failures"] for one in statuses),
-        num_bytes=sum(one["transfer_bytes"] for one in statuses),
-        num_acknowledged_bytes=sum(one["status"]["acknowledged_bytes"] for one in prefills),
-        num_hidden_bytes=sum(one["status"]["hidden_bytes"] for one in prefills),
-        is_prefill_here=any(one["target"].rpartition(":")[0] == host for one in prefills),
+        achieved_bytes_per_second=found.rate_mbit * 1e6 / 8,
     )
 
 
 def with_landing(answer: Answer, before: Landed, after: Landed) -> Answer:
-    """The answer with its transfer's bytes. One that failed is an error: the prompt was then read where it is decoded."""
+    """The answer with its transfer's bytes and rates. One that failed is an error: the prompt was then read where it is
+    decoded.
+    """
     num_acknowledged = after.num_acknowledged_bytes - before.num_acknowledged_bytes
     num_hidden = after.num_hidden_bytes - before.num_hidden_bytes
-    return replace(
+    answer = replace(
         answer,
         error="transfer_failed" if after.num_failures > before.num_failures else answer.error,
         kv_bytes=after.num_bytes - before.num_bytes,
         hidden_ratio=num_hidden / num_acknowledged if num_acknowledged else None,
-        is_prefill_beside_router=after.is_prefill_here,
+    )
+    if not (planned := after.planned_since(before)):
+        return answer
+    return replace(
+        answer,
+        reserved_bytes_per_second=planned[-1].reserved_bytes_per_second,
+        achieved_bytes_per_second=planned[-1].achieved_bytes_per_second,
     )
 
 
-async def _landed(client: httpx.AsyncClient) -> Landed:
-    """As the router last heard."""
-    return landed((await client.get("/cluster")).raise_for_status().json(), client.base_url.host)
-
-
-async def _landed_since(client: httpx.AsyncClient, before: Landed) -> Landed:
-    """The counts once both sides have counted one more transfer. Raises `TimeoutError` when that is not heard of."""
-    for _ in range(STATUS_TRIES):
-        now = await _landed(client)
-        if now.has_one_more_than(before):
-            return now
-        await asyncio.sleep(STATUS_EVERY_S)
-    raise TimeoutError(f"no transfer was counted in {STATUS_TRIES * STATUS_EVERY_S:.0f} s")
-
-
 def _tell(answer: Answer) -> None:
-    what = "warm-up" if answer.is_warm_up else f"budget {answer.budget:g}"
+    what = f"{answer.num_prompt_tokens} tokens, " + ("warm-up" if answer.is_warm_up else f"budget {answer.budget:g}")
     times = f"first token {answer.ttft_s:.3f} s, second {answer.second_token_s:.3f} s" if answer.second_token_s else ""
     print(f"  {what}: {answer.error or times}", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 when every question was asked, whatever the answers; 1 when the server could not be reached."""
+    """The exit code: see `run_client`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.links.asking", description="questions in, answers out")
     parser.add_argument("url", help="the server, without /v1")
     parser.add_argument("device", help="network device of this host whose counters are read")
     arguments = parser.parse_args(argv)
     questions = [Question(**json.loads(line)) for line in sys.stdin]
-    try:
-        asyncio.run(ask_all(arguments.url, arguments.device, questions))
-    except (OSError, TimeoutError, httpx.HTTPError) as error:
-        print(f"asking: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    longest_s = max((one.timeout_s for one in questions), default=0.0)
+    client = httpx.AsyncClient(base_url=arguments.url, timeout=longest_s)
+    return run_client("asking", client, partial(ask_all, questions, arguments.device))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,16 @@ STOP_WITHIN_S = 30.0
 MAX_LINES = 200
 SERVES = "kvferry serves "
 
+# The link is what is looked at: neither rule reads a prompt on the other side, even where that would be quicker.
+ONE_PREFILL = ("--placement", "spread", "--routing-policy", "least_loaded")
+"""A prefill worker on the head, a decode worker on the other host."""
+TWO_PREFILLS = ("--prefill", "2", "--decode", "1", "--placement", "pack", "--routing-policy", "round_robin")
+"""Two prefill workers on the head, in turn, and one decode worker on the other host."""
+
 
 def serve_command(host: Host, options: Sequence[str]) -> list[str]:
-    """The command on `host` that serves across the two, with a worker on each and any free port."""
-    across = ["--ray-address", f"{HOSTS[0].address}:{HEAD_PORT}", "--placement", "spread"]
-    # The link is what is looked at: prompts cross even where reading them on the other side would be quicker.
-    across += ["--routing-policy", "least_loaded"]
+    """The command on `host` that serves across the two, at any free port. `options` end with one of the two above."""
+    across = ["--ray-address", f"{HOSTS[0].address}:{HEAD_PORT}"]
     at = ["--host", host.address, "--port", "0", "--grpc-port", "off"]
     return host.command(sys.executable, "-m", "cluster.cli", "serve", *options, *across, *at)
 

@@ -32,6 +32,10 @@ BURST_S = 0.004
 """A token bucket is filled by the kernel's clock, so it must hold what may leave between two ticks."""
 LEAST_BURST_BYTES = 65536
 QUEUE_LATENCY = "50ms"
+HEAD_CPUS, OTHER_CPUS = 2, 1
+"""CPUs as Ray counts them; each host has one core all the same. Ray's score of a node is the share of it that stays free, so
+the first worker goes to the head: spread over both with the second on the other host, or packed with the second beside it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,9 @@ def two_hosts(rate_mbit: float | None = None) -> Iterator[tuple[Host, Host]]:
     try:
         _cable(rate_mbit)
         head, other = HOSTS
-        nodes.append(_ray_node(head, ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false"]))
-        nodes.append(_ray_node(other, [f"--address={head.address}:{HEAD_PORT}"]))
+        first = ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", f"--num-cpus={HEAD_CPUS}"]
+        nodes.append(_ray_node(head, first))
+        nodes.append(_ray_node(other, [f"--address={head.address}:{HEAD_PORT}", f"--num-cpus={OTHER_CPUS}"]))
         yield HOSTS
     finally:
         for node in reversed(nodes):
@@ -136,7 +141,7 @@ def _cable(rate_mbit: float | None) -> None:
 def _ray_node(host: Host, options: Sequence[str]) -> subprocess.Popen[str]:
     """A Ray node that runs until it is ended; returns once it says that it has started."""
     node = subprocess.Popen(
-        host.command(str(RAY), "start", "--block", f"--node-ip-address={host.address}", "--num-cpus=1", *options),
+        host.command(str(RAY), "start", "--block", f"--node-ip-address={host.address}", *options),
         cwd=ROOT,
         env={**os.environ, **host.environment()},
         stdout=subprocess.PIPE,

@@ -1,80 +1,64 @@
-"""The command line and the plan of the slow-link benchmark, without hosts."""
+"""What the slow-link benchmark does with its answers, without hosts."""
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from benchmarks import slow_link
-from benchmarks.links.results import by_budget
-from benchmarks.slow_link import main, parse_arguments, questions, result, serve_options
-from prefill_worker.config import Push
+from benchmarks.links.asking import Answer, Question
+from benchmarks.links.competing import Round, RoundAnswer
+from benchmarks.links.two_hosts import HOSTS, Host
+from benchmarks.slow_link import main
+from tests.benchmarks.links.test_competing import ANSWER
 from tests.benchmarks.links.test_results import answer
 
-
-def test_defaults_are_those_of_the_bar() -> None:
-    """25 Mbit/s, 1,024 tokens, lossless and 0.3, a cache of 16 bits."""
-    arguments = parse_arguments([])
-    assert (arguments.rate_mbit, arguments.prompt_tokens, arguments.budgets) == (25.0, 1024, [1.0, 0.3])
-    assert arguments.kv_dtype == "float16"
+GAPS_S = {"end": 4.0, "chunks": 2.0, "planned": 1.0}
 
 
-def test_the_server_allows_the_least_budget_and_int4() -> None:
-    """And takes what stands after the dashes."""
-    arguments = parse_arguments(["--budgets", "1.0", "0.5", "0.3", "--", "--slot-memory", "1MiB"])
-    options = serve_options(arguments, Push.CHUNKS)
-    assert options[:5] == ["smollm2-135m", "--kv-dtype", "float16", "--kv-push", "chunks"]
-    assert options[5:] == ["--kv-wire-min-budget", "0.3", "--kv-wire-int4", "on", "--slot-memory", "1MiB"]
+def _push_of(options: Sequence[str]) -> str:
+    return options[options.index("--kv-push") + 1]
 
 
-def test_a_lossless_run_asks_for_nothing_lossy() -> None:
-    """So that it also measures servers that allow nothing else."""
-    assert "--kv-wire-int4" not in serve_options(parse_arguments(["--budgets", "1.0"]), Push.CHUNKS)
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """Hosts that are not there: the rates of their cables. Every question has an answer that depends on its push alone."""
+    cables: list[float | None] = []
+
+    @contextmanager
+    def hosts(rate_mbit: float | None = None) -> Iterator[tuple[Host, Host]]:
+        cables.append(rate_mbit)
+        yield HOSTS
+
+    def answers(head: Host, options: Sequence[str], asked: Sequence[Question], say: Any) -> list[Answer]:
+        gap_s = GAPS_S[_push_of(options)]
+        found = [answer(one.budget, 2.0, 2.0 + gap_s, num_prompt_tokens=one.num_prompt_tokens) for one in asked]
+        return [
+            replace(given, is_warm_up=one.is_warm_up, hidden_ratio=0.9) for given, one in zip(found, asked, strict=True)
+        ]
+
+    def competed(head: Host, options: Sequence[str], asked: Sequence[Round], say: Any) -> list[RoundAnswer]:
+        seconds = 3.0 * GAPS_S[_push_of(options)]
+        return [replace(ANSWER, is_warm_up=one.is_warm_up, short_second_token_s=seconds) for one in asked]
+
+    for name, replacement in (
+        ("why_not", lambda: ""),
+        ("two_hosts", hosts),
+        ("answers_to", answers),
+        ("answers_of_rounds", competed),
+        ("resolve_model", lambda name, progress: None),
+    ):
+        monkeypatch.setattr(slow_link, name, replacement)
+    return cables
 
 
-def test_each_push_is_asked_for_once() -> None:
-    """In chunks by default; one that is named twice is measured once."""
-    assert parse_arguments([]).push == [Push.CHUNKS]
-    arguments = parse_arguments(["--push", "end", "chunks", "end", "--requests", "2"])
-    assert arguments.push == [Push.END, Push.CHUNKS]
-    assert serve_options(arguments, Push.END)[3:5] == ["--kv-push", "end"]
-
-
-def test_budgets_take_turns_after_a_warm_up_each() -> None:
-    """Every prompt is its own, and carries its budget."""
-    asked = questions(parse_arguments(["--requests", "2"]))
-    assert [(one.budget, one.is_warm_up) for one in asked] == [
-        (1.0, True),
-        (0.3, True),
-        (1.0, False),
-        (0.3, False),
-        (1.0, False),
-        (0.3, False),
-    ]
-    assert len({one.key for one in asked}) == len(asked)
-    assert [one.fields["kv_wire_budget"] for one in asked] == [one.budget for one in asked]
-    assert all(one.num_prompt_tokens == 1024 for one in asked)
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--rate-mbit", "0"],
-        ["--prompt-tokens", "-1"],
-        ["--requests", "0"],
-        ["--budgets", "1.5"],
-        ["--budgets", "0"],
-        ["--output-tokens", "1"],
-        ["--push", "later"],
-        ["--push", "end", "--", "--kv-push=chunks"],
-    ],
-)
-def test_what_cannot_be_measured_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """With the usual exit code, before anything is set up."""
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(argv)
-    assert ended.value.code == 2
-    assert argv[0] in capsys.readouterr().err
+def _result(output: str) -> dict[str, Any]:
+    """The last line."""
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
 
 
 def test_where_hosts_cannot_be_had_the_reason_is_told(
@@ -86,22 +70,61 @@ def test_where_hosts_cannot_be_had_the_reason_is_told(
     assert "network namespaces need root" in capsys.readouterr().err
 
 
-def test_the_result_names_its_budgets_and_options() -> None:
-    """As JSON keys, beside the ratio; there is no tail ratio of one push alone."""
-    rows = by_budget([answer(1.0, 2.0, 6.0), answer(0.3, 2.0, 3.0)], [1.0, 0.3])
-    found = json.loads(json.dumps(result(parse_arguments(["--seed", "7"]), {Push.CHUNKS: rows})))
-    assert (found["gap_ratio"], found["hidden_ratio"], found["tail_ratio"]) == (0.25, None, None)
-    assert set(found["pushes"]["chunks"]["budgets"]) == {"1", "0.3"}
-    assert found["options"]["seed"] == 7
+def test_one_rate_and_length_compare_all_pushes(rates: list[float | None], capsys: pytest.CaptureFixture[str]) -> None:
+    """The ratios on top, the options and the machine beside them, a table before them."""
+    assert main(["--rate-mbit", "100", "--prompt-tokens", "256", "--requests", "1", "--seed", "7"]) == 0
+    output = capsys.readouterr().out
+    found = _result(output)
+    assert (found["hidden_ratio"], found["tail_ratio"], found["chunks_tail_ratio"]) == (0.9, 0.25, 0.5)
+    assert (found["benchmark"], found["options"]["seed"]) == ("slow_link", 7)
+    assert "commit" in found["machine"]
+    assert "| 100 | 256 | (c) planned |" in output
+    assert rates == [100.0]
 
 
-def test_the_result_of_both_pushes_compares_them() -> None:
-    """At the largest budget for those who want one number, and at each; the hidden share is that of chunks."""
-    hidden = replace(answer(1.0, 2.0, 3.0), hidden_ratio=0.9)
-    chunks = by_budget([hidden, answer(0.3, 2.0, 2.5)], [1.0, 0.3])
-    end = by_budget([answer(1.0, 2.0, 6.0), answer(0.3, 2.0, 3.0)], [1.0, 0.3])
-    found = result(parse_arguments(["--push", "end", "chunks"]), {Push.END: end, Push.CHUNKS: chunks})
-    assert (found["hidden_ratio"], found["tail_ratio"]) == (0.9, 0.25)
-    assert found["tail_ratios"] == {"1": 0.25, "0.3": 0.5}
-    assert set(found["pushes"]) == {"chunks", "end"}
-    assert found["pushes"]["end"]["gap_ratio"] == 0.25
+def test_the_competition_compares_two(rates: list[float | None], capsys: pytest.CaptureFixture[str]) -> None:
+    """With its ratio on top."""
+    assert main(["--compete", "--requests", "1"]) == 0
+    found = _result(capsys.readouterr().out)
+    assert found["compete_ratio"] == 0.5
+    assert found["pushes"]["planned"]["counted"] == 1
+
+
+def test_all_goes_through_every_rate(rates: list[float | None], capsys: pytest.CaptureFixture[str]) -> None:
+    """The competition runs at the slower ones."""
+    assert main(["--all"]) == 0
+    output = capsys.readouterr().out
+    found = _result(output)
+    assert rates == [25.0, 100.0, 1000.0]
+    assert list(found["rates"]) == ["25", "100", "1000"]
+    assert set(found["rates"]["25"]["prompts"]) == {"256", "512", "1024", "2048"}
+    assert {rate: one["compete_ratio"] for rate, one in found["competition"].items()} == {"25": 0.5, "100": 0.5}
+    assert len([line for line in output.splitlines() if line.startswith("| 1000 |")]) == 12
+
+
+def test_a_request_that_failed_is_told(
+    rates: list[float | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the exit code; the result is printed all the same."""
+
+    def answers(head: Host, options: Sequence[str], asked: Sequence[Question], say: Any) -> list[Answer]:
+        return [Answer(one.num_prompt_tokens, one.budget, one.is_warm_up, "timeout") for one in asked]
+
+    monkeypatch.setattr(slow_link, "answers_to", answers)
+    assert main([]) == 1
+    assert _result(capsys.readouterr().out)["tail_ratio"] is None
+
+
+def test_a_cluster_that_cannot_be_had_ends_the_run(
+    rates: list[float | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, with the tables as far as they go."""
+
+    def competed(head: Host, options: Sequence[str], asked: Sequence[Round], say: Any) -> list[RoundAnswer]:
+        raise RuntimeError("Ray put the workers on the wrong hosts 4 times")
+
+    monkeypatch.setattr(slow_link, "answers_of_rounds", competed)
+    assert main(["--all"]) == 2
+    told = capsys.readouterr()
+    assert "wrong hosts" in told.err
+    assert "| 25 | 2048 | (c) planned |" in told.out

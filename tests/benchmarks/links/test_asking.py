@@ -1,58 +1,51 @@
-"""What the client makes of the router's view of its cluster."""
+"""What becomes of an answer once its transfer is counted."""
 
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import pytest
 
-from benchmarks.links.asking import Answer, landed, with_landing
+from benchmarks.links.asking import Answer, with_landing
+from benchmarks.links.counts import landed
 from benchmarks.load.client import LoadRequest, Target, send
+from tests.benchmarks.links.test_counts import HERE, transfer, view
 
-
-def view(num_transfers: int, num_failures: int, num_bytes: int, shipped: tuple[int, int] = (0, 0)) -> dict[str, Any]:
-    """One decode worker, and one prefill worker of whose counts only hidden and acknowledged bytes matter."""
-    counts = {"num_transfers": num_transfers, "num_transfer_failures": num_failures, "transfer_bytes": num_bytes}
-    other = {"num_transfers": 77, "num_transfer_failures": 7, "transfer_bytes": 777}
-    other |= {"hidden_bytes": shipped[0], "acknowledged_bytes": shipped[1]}
-    counts |= {"hidden_bytes": 0, "acknowledged_bytes": 0}
-    return {
-        "workers": [
-            {"role": "prefill", "target": "10.201.7.1:4000", "status": other},
-            {"role": "decode", "target": "10.201.7.2:4000", "status": counts},
-        ]
-    }
+ANSWER = Answer(256, 0.3, False, None, ttft_s=2.0, second_token_s=3.0, achieved_bytes_per_second=9.0)
 
 
 def test_a_transfer_adds_its_bytes() -> None:
-    """As the decode worker counted them, and it is told which side the router is on."""
-    before, after = landed(view(3, 0, 1000), "10.201.7.1"), landed(view(4, 0, 8000), "10.201.7.1")
-    answer = with_landing(Answer(0.3, False, None, 1.0, 2.0), before, after)
-    assert (answer.error, answer.kv_bytes, answer.is_prefill_beside_router) == (None, 7000, True)
-    assert not landed(view(4, 0, 8000), "10.201.7.2").is_prefill_here
+    """As the decode worker counted them; what they were made at follows from the time to the first token."""
+    before, after = landed(view((3, 0, 1000)), HERE), landed(view((4, 0, 1_001_000)), HERE)
+    answer = with_landing(ANSWER, before, after)
+    assert (answer.error, answer.kv_bytes, answer.gap_s) == (None, 1_000_000, 1.0)
+    assert answer.production_mbit == pytest.approx(4.0)
+    assert ANSWER.production_mbit is None
 
 
 def test_a_failed_transfer_is_no_measurement() -> None:
     """The answer came, but its KV did not cross."""
-    before, after = landed(view(3, 0, 1000), "10.201.7.1"), landed(view(4, 1, 1000), "10.201.7.1")
-    assert with_landing(Answer(0.3, False, None, 1.0, 9.0), before, after).error == "transfer_failed"
+    before, after = landed(view((3, 0, 1000)), HERE), landed(view((4, 1, 1000)), HERE)
+    assert with_landing(ANSWER, before, after).error == "transfer_failed"
 
 
 def test_the_hidden_share_is_that_of_the_one_transfer() -> None:
     """What came before it does not count; nothing is said where nothing was acknowledged."""
-    before = landed(view(3, 0, 1000, (900, 1000)), "10.201.7.1")
-    after = landed(view(4, 0, 8000, (2650, 8000)), "10.201.7.1")
-    assert with_landing(Answer(1.0, False, None, 1.0, 2.0), before, after).hidden_ratio == 0.25
-    assert with_landing(Answer(1.0, False, None, 1.0, 2.0), before, before).hidden_ratio is None
+    before = landed(view((3, 0, 1000), (900, 1000)), HERE)
+    after = landed(view((4, 0, 8000), (2650, 8000)), HERE)
+    assert with_landing(ANSWER, before, after).hidden_ratio == 0.25
+    assert with_landing(ANSWER, before, before).hidden_ratio is None
 
 
-def test_a_transfer_has_ended_when_both_sides_say_so() -> None:
-    """A failure is known from the decode worker alone."""
-    before = landed(view(3, 0, 1000, (900, 1000)), "10.201.7.1")
-    assert not landed(view(4, 0, 8000, (900, 1000)), "10.201.7.1").has_one_more_than(before)
-    assert not landed(view(3, 0, 1000, (900, 8000)), "10.201.7.1").has_one_more_than(before)
-    assert landed(view(4, 0, 8000, (900, 8000)), "10.201.7.1").has_one_more_than(before)
-    assert landed(view(4, 1, 1000, (900, 1000)), "10.201.7.1").has_one_more_than(before)
+def test_rates_are_the_routers_where_it_had_a_plan() -> None:
+    """Else what the cable carried stands for what was achieved, and nothing was reserved."""
+    before, after = landed(view((0, 0, 0), planned=()), HERE), landed(view((1, 0, 9), planned=()), HERE)
+    unplanned = with_landing(ANSWER, before, after)
+    assert (unplanned.reserved_bytes_per_second, unplanned.achieved_bytes_per_second) == (None, 9.0)
+    after = landed(view((1, 0, 9), planned=(transfer("a", 9, 5.0, 4.0),)), HERE)
+    planned = with_landing(ANSWER, before, after)
+    assert (planned.reserved_bytes_per_second, planned.achieved_bytes_per_second) == (5.0, 4.0)
 
 
 async def test_further_fields_of_a_request_reach_the_server() -> None:
