@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
 from engine.block_pool import BlockTable
@@ -14,6 +15,7 @@ from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, To
 from protocol.ticket import Ticket
 from scheduling.prefill_steps import ShippedPrompt
 from scheduling.work import Work
+from transfer.progress import OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,45 @@ class PrefillAnswer:
     prompt_logprobs: PromptLogprobs | None = None
 
 
+def fail_with(answer: Future[Any], done: Future[None]) -> None:
+    """An answer that was promised ends with the error of what should have led to it, if it has one."""
+    error = done.exception()
+    if error is not None and answer.set_running_or_notify_cancel():
+        answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    """A prompt as it was handed in, and who waits for its answer. `on_progress` is told of a transfer that has a plan."""
+
+    request: GenerateRequest
+    ticket: Ticket | None
+    deadline_s: float
+    plan: TransferPlan | None = None
+    on_progress: OnProgress | None = None
+    answer: Future[PrefillAnswer] = field(default_factory=Future)
+
+    def sequence(self, arrival: int, now: float) -> PrefillSequence:
+        """The prompt as it begins to wait, the `arrival`th on this worker."""
+        return PrefillSequence(
+            request=self.request,
+            ticket=self.ticket,
+            arrival=arrival,
+            expires_at=now + self.deadline_s,
+            record=PhaseRecord(Phase.WAITING, now),
+            choices=list(range(self.request.num_choices)),
+            answer=self.answer,
+            plan=self.plan,
+        )
+
+
 @dataclass(slots=True)
 class PrefillSequence:
     """Owns `table` from admission until the last chunk has been taken or given up.
 
     `choices` are the answers that are still wanted; once the first tokens are drawn, those that go on. `importance` is that
-    of the tokens cached, where the ticket's KV is written by it; `plan` is there when the network was reserved.
+    of the tokens cached, where the ticket's KV is written by it; `plan`, with the newest pace, is there when the network was
+    reserved.
     """
 
     request: GenerateRequest
@@ -99,6 +134,18 @@ class PrefillSequence:
     def prompt_logprobs(self) -> PromptLogprobs | None:
         """What was collected, if it was asked for."""
         return tuple(self.scores) if self.request.num_prompt_logprobs is not None else None
+
+    def answer_with(self, first_tokens: tuple[GeneratedToken, ...]) -> None:
+        """The prompt is read: whoever waits is told."""
+        if self.answer.set_running_or_notify_cancel():
+            done = PrefillAnswer(first_tokens, num_cached_tokens=0, prompt_logprobs=self.prompt_logprobs())
+            self.answer.set_result(done)
+
+    def release(self) -> None:
+        """Gives the blocks back, if there are any."""
+        if self.table is not None:
+            self.table.release()
+            self.table = None
 
     def _draws(self) -> tuple[Draw, ...]:
         request = self.request

@@ -19,12 +19,16 @@ from protocol.errors import BadRequest, DeadlineExceeded, KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import check_compatible
 from protocol.order_session import OrderSession, router_of
+from protocol.pace import TransferProgress
 from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc, refuse
 from protocol.wire import (
     generation_from_wire,
     layout_from_wire,
     layout_to_wire,
+    pace_from_wire,
+    plan_from_wire,
+    progress_to_wire,
     scores_to_wire,
     ticket_from_wire,
     token_to_wire,
@@ -125,6 +129,10 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
                         order.number, request_id, lambda: self._worker.cancel(request_id, choice), _fill_nothing
                     ),
                 )
+            case "pace":
+                request_id, pace = order.pace.request_id, pace_from_wire(order.pace.pace)
+                session.after_check(request_id, lambda: self._worker.set_pace(request_id, pace))
+                session.done(order.number)
             case other:
                 raise BadRequest(f"a prefill worker does not take the order {other}")
 
@@ -133,10 +141,11 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
         worker, message, deadline_s = self._worker, order.prefill, order.deadline_s
         generation = generation_from_wire(message.generation)
         ticket = ticket_from_wire(message.ticket) if message.HasField("ticket") else None
+        plan = plan_from_wire(message.plan) if message.HasField("plan") else None
         session.start(
             order.number,
             generation.request_id,
-            lambda: worker.submit(generation, ticket, deadline_s),
+            lambda: worker.submit(generation, ticket, deadline_s, plan, lambda progress: _deliver(session, progress)),
             _fill_answer,
             # Compiled on no thread that others wait for; the step thread then finds it done.
             (lambda: worker.engine.check_sampling(generation.sampling)) if generation.sampling.grammar else None,
@@ -192,6 +201,11 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             ": slow, look at the network and at UCX_TLS" if is_slow else "",
         )
         return rate
+
+
+def _deliver(session: OrderSession, progress: TransferProgress) -> None:
+    """Called on the thread that ships; what is done here is only to hand it on."""
+    session.deliver(lambda delivery: delivery.progress.append(progress_to_wire(progress)))
 
 
 def _fill_answer(answer: pb.Answer, done: PrefillAnswer) -> None:

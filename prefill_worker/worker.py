@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from dataclasses import replace
 
 from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool, BlockTable
@@ -18,23 +18,18 @@ from engine.engine import Engine
 from prefill_worker.checks import check_request, check_ticket
 from prefill_worker.config import PrefillConfig, Push
 from prefill_worker.link_tests import LinkTests, TicketKey, key_of
-from prefill_worker.sequence import PrefillAnswer, PrefillSequence
-from protocol.errors import (
-    BadRequest,
-    Cancelled,
-    DeadlineExceeded,
-    KvferryError,
-    Overloaded,
-    StaleTicket,
-)
+from prefill_worker.sequence import PrefillAnswer, PrefillSequence, Submission, fail_with
+from protocol.errors import BadRequest, Cancelled, DeadlineExceeded, KvferryError, Overloaded, StaleTicket
 from protocol.ids import WorkerId
-from protocol.phase import Phase, PhaseRecord
+from protocol.pace import Pace, TransferPlan
+from protocol.phase import Phase
 from protocol.request import GenerateRequest
 from protocol.ticket import Ticket
 from scheduling.admission import has_headroom
 from scheduling.budget import StepLimits, plan_step
 from scheduling.orders import ORDERS
 from transfer.commands import CommandQueue
+from transfer.progress import OnProgress
 from transfer.shipping import Sender
 
 log = logging.getLogger(__name__)
@@ -91,12 +86,31 @@ class PrefillWorker:
         sequences = [*self._waiting.values(), *self._running.values()]
         return sum(one.work.num_uncached for one in sequences)
 
-    def submit(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> Future[PrefillAnswer]:
-        """Queues a prompt; without a ticket nothing is shipped. The future holds the first tokens or the error."""
-        answer: Future[PrefillAnswer] = Future()
-        arrived = self._inbox.submit(lambda: self._enqueue(request, ticket, deadline_s, answer))
-        arrived.add_done_callback(lambda done: _fail_with(answer, done))
-        return answer
+    def submit(
+        self,
+        request: GenerateRequest,
+        ticket: Ticket | None,
+        deadline_s: float,
+        plan: TransferPlan | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Future[PrefillAnswer]:
+        """Queues a prompt; without a ticket nothing is shipped. The future holds the first tokens or the error. With a plan
+        the transfer keeps to its pace, and `on_progress` is told of it, on the thread that ships.
+        """
+        prompt = Submission(request, ticket, deadline_s, plan, on_progress)
+        arrived = self._inbox.submit(lambda: self._enqueue(prompt))
+        arrived.add_done_callback(lambda done: fail_with(prompt.answer, done))
+        return prompt.answer
+
+    def set_pace(self, request_id: str, pace: Pace) -> None:
+        """Another pace for a planned transfer; one that is not known, or has ended, is ignored.
+
+        A sender that ships it hears at once, in the midst of a step; through the queue it is said again, behind a `submit`
+        that is still waiting there.
+        """
+        now = self._clock()
+        self.sender.set_pace(request_id, pace, now)
+        self._inbox.post(lambda: self._set_pace(request_id, pace, now))
 
     def cancel(self, request_id: str, choice: int | None = None) -> Future[bool]:
         """Ends a request, or one of its choices, wherever it stands; true if it was known. With its last choice a request
@@ -108,7 +122,7 @@ class PrefillWorker:
         """Ships zeros under a link test's ticket; done when the last chunk has been taken."""
         done: Future[None] = Future()
         started = self._inbox.submit(lambda: self._start_link_test(ticket, done))
-        started.add_done_callback(lambda future: _fail_with(done, future))
+        started.add_done_callback(lambda future: fail_with(done, future))
         return done
 
     def tick(self, now: float) -> bool:
@@ -185,7 +199,7 @@ class PrefillWorker:
             if sequence.record.phase is Phase.SHIPPING:
                 sequence.move(now, Phase.FINISHED)
             if sequence.record.is_terminal:
-                self._release(sequence)
+                sequence.release()
 
     def check_idle(self) -> None:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
@@ -196,27 +210,22 @@ class PrefillWorker:
         if self.pool.num_free != self.pool.num_blocks or self.sender.slots.num_free != self.sender.slots.num_slots:
             raise RuntimeError(f"{self.pool.num_free} blocks and {self.sender.slots.num_free} slots are free")
 
-    def _enqueue(
-        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, answer: Future[PrefillAnswer]
-    ) -> None:
-        now = self._clock()
+    def _enqueue(self, prompt: Submission) -> None:
+        now, ticket = self._clock(), prompt.ticket
         # A ticket that is not taken on costs nothing: the decode worker's REVOKE will be answered CLOSED at once.
-        self._check(request, ticket)
+        self._check(prompt.request, ticket)
         self._num_arrived += 1
-        sequence = PrefillSequence(
-            request=request,
-            ticket=ticket,
-            arrival=self._num_arrived,
-            expires_at=now + deadline_s,
-            record=PhaseRecord(Phase.WAITING, now),
-            choices=list(range(request.num_choices)),
-            answer=answer,
-        )
-        self._waiting[request.request_id] = sequence
+        sequence = self._waiting[prompt.request.request_id] = prompt.sequence(self._num_arrived, now)
         if ticket is not None:
             # Kept alive from here on, however long the queue is.
             self._shipping[key_of(ticket)] = sequence
-            self.sender.open(ticket, now)
+            self.sender.open(ticket, now, prompt.plan, prompt.on_progress)
+
+    def _set_pace(self, request_id: str, pace: Pace, ordered_at: float) -> None:
+        for one in self._known():
+            if one.plan is not None and one.request.request_id == request_id:
+                one.plan = replace(one.plan, pace=pace)
+        self.sender.set_pace(request_id, pace, ordered_at)
 
     def _start_link_test(self, ticket: Ticket, done: Future[None]) -> None:
         self._check_ticket(ticket)
@@ -252,14 +261,12 @@ class PrefillWorker:
         sequence.choices = [one.choice for one in first_tokens if one.finish is None]
         if sequence.ticket is None:
             sequence.move(now, Phase.FINISHED)
-            self._release(sequence)
+            sequence.release()
         else:
             sequence.move(now, Phase.SHIPPING)
             if not sequence.choices:
                 self.sender.abort(sequence.ticket, Cancelled("every answer ended with its first token"))
-        if sequence.answer.set_running_or_notify_cancel():
-            answer = PrefillAnswer(first_tokens, num_cached_tokens=0, prompt_logprobs=sequence.prompt_logprobs())
-            sequence.answer.set_result(answer)
+        sequence.answer_with(first_tokens)
 
     def _cancel(self, request_id: str, choice: int | None) -> bool:
         known = [one for one in self._known() if one.request.request_id == request_id and not one.record.is_terminal]
@@ -283,17 +290,6 @@ class PrefillWorker:
         if not sequence.answer.done() and sequence.answer.set_running_or_notify_cancel():
             sequence.answer.set_exception(error)
         if sequence.ticket is None:
-            self._release(sequence)
+            sequence.release()
         else:
             self.sender.abort(sequence.ticket, error)
-
-    def _release(self, sequence: PrefillSequence) -> None:
-        if sequence.table is not None:
-            sequence.table.release()
-            sequence.table = None
-
-
-def _fail_with(answer: Future[Any], done: Future[None]) -> None:
-    error = done.exception()
-    if error is not None and answer.set_running_or_notify_cancel():
-        answer.set_exception(error)

@@ -1,8 +1,8 @@
 """The transport inside one process: the contract of `transfer/transport.py` by memory copies, with faults on order.
 
-Deterministic: a write completes at the next poll of any endpoint, unless a fault was ordered. Its bytes are read then and not
-before, so that a slot that is reused too early shows. Knows nothing of real wires; its endpoints find each other in the
-`LocalFabric` that they are given.
+Deterministic: a write completes at the next poll of any endpoint, or once a `RatedWire` has carried it, unless a fault was
+ordered. Its bytes are read then and not before, so that a slot that is reused too early shows. Knows nothing of real wires;
+its endpoints find each other in the `LocalFabric` that they are given.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from protocol.errors import LayoutMismatch, NotConnected, TransferError
 from protocol.ids import WorkerId
 from transfer.arena import Arena
 from transfer.local_faults import Fault, FaultKind, Faults
+from transfer.local_wire import RatedWire
 from transfer.transport import Arenas, PeerAddress, WriteRequest, WriteState
 from transfer.write_checks import check_tag, check_write
 
@@ -46,10 +47,14 @@ class _Endpoint:
 
 
 class LocalFabric:
-    """The wires between endpoints of one process, and the faults ordered on them. Safe to use from any thread."""
+    """The wires between endpoints of one process, and the faults ordered on them. Safe to use from any thread.
 
-    def __init__(self) -> None:
+    With a `wire` a write is done once the wire has carried it; without one, at the next poll.
+    """
+
+    def __init__(self, wire: RatedWire[LocalWrite] | None = None) -> None:
         self.faults = Faults()
+        self._wire = wire
         self._lock = threading.RLock()
         self._endpoints: dict[WorkerId, _Endpoint] = {}
         self._in_flight: deque[tuple[WorkerId, LocalWrite]] = deque()
@@ -58,9 +63,11 @@ class LocalFabric:
         """Ends an endpoint without a word: writes to it fail, and what it had posted never arrives."""
         with self._lock:
             self._endpoints.pop(worker, None)
-            for sender, write in self._in_flight:
+            for sender, write in self._posted():
                 if sender == worker:
                     write.state = WriteState.FAILED
+            if self._wire is not None:
+                self._wire.drop(worker)
 
     def attach(self, worker: WorkerId, arenas: Arenas) -> None:
         """Opens an endpoint. Raises `TransferError` while this incarnation has one."""
@@ -78,7 +85,10 @@ class LocalFabric:
         """Puts a write on the wire, with the fault that was ordered for it."""
         with self._lock:
             write.fault = self.faults.for_write(write.request)
-            self._in_flight.append((sender, write))
+            if self._wire is None:
+                self._in_flight.append((sender, write))
+            else:
+                self._wire.post(sender, write.request.peer, write, write.num_bytes)
 
     def send_tag(self, sender: WorkerId, peer: WorkerId, tag: bytes) -> None:
         """Delivers a tag alone. Raises `TransferError` when the peer is gone."""
@@ -99,9 +109,12 @@ class LocalFabric:
             return taken
 
     def advance(self) -> None:
-        """Completes every write in flight that no fault holds, in the order in which they were posted."""
+        """Completes every write that was carried and that no fault holds, in the order in which they were posted; those of
+        different senders over a wire with a rate in the order in which it carried them.
+        """
         with self._lock:
-            waiting = list(self._in_flight)
+            carried = self._wire.carried() if self._wire is not None else []
+            waiting = [*self._in_flight, *carried]
             self._in_flight.clear()
             for sender, write in waiting:
                 if write.state is not WriteState.PENDING:
@@ -114,9 +127,12 @@ class LocalFabric:
     def disown(self, sender: WorkerId, peer: WorkerId) -> None:
         """Writes in flight from `sender` to `peer` will end as FAILED, wherever their bytes go."""
         with self._lock:
-            for one, write in self._in_flight:
+            for one, write in self._posted():
                 if one == sender and write.request.peer == peer:
                     write.is_disowned = True
+
+    def _posted(self) -> list[tuple[WorkerId, LocalWrite]]:
+        return [*self._in_flight, *(self._wire.posted() if self._wire is not None else ())]
 
     def _complete(self, sender: WorkerId, write: LocalWrite) -> None:
         request, fault = write.request, write.fault or _NO_FAULT

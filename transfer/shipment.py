@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from protocol.errors import KvferryError, TransferError
 from protocol.ticket import Ticket
-from transfer.frames import Frame
+from transfer.frames import Frame, FrameKind
+from transfer.pacer import Pacer
+from transfer.progress import ProgressReports
 from transfer.shipping_contract import ImportanceScores
 
 
@@ -44,11 +46,15 @@ class Shipment:
     """One ticket being served. Methods raise nothing; a transfer that cannot go on carries its `error`.
 
     `num_bytes` were sent; `num_acknowledged_bytes` were verified at the other end, and `num_hidden_bytes` of them when the
-    prompt's first token was sampled, None before it is and for a link test.
+    prompt's first token was sampled, None before it is and for a link test. A planned transfer has a `pacer` and `reports`.
     """
 
-    def __init__(self, ticket: Ticket, now: float) -> None:
+    def __init__(
+        self, ticket: Ticket, now: float, pacer: Pacer | None = None, reports: ProgressReports | None = None
+    ) -> None:
         self.ticket = ticket
+        self.pacer = pacer
+        self.reports = reports
         self.block_ids: Sequence[int] = ()
         self.importance: ImportanceScores | None = None
         self.error: KvferryError | None = None
@@ -93,26 +99,42 @@ class Shipment:
         if self.num_hidden_bytes is None:
             self.num_hidden_bytes = self.num_acknowledged_bytes
 
-    def next_due(self) -> ChunkDue | None:
-        """The next chunk that is computed and has a slot to go to; it counts as under way from now on."""
+    @property
+    def has_due(self) -> bool:
+        """Whether a chunk is computed and has a slot to go to, or must go again."""
         if self.error is not None:
-            return None
-        if self._again:
-            return self._again.popleft()
+            return False
         is_computed = self._next_chunk < self.ticket.num_chunks and (
             self.ticket.token_range(self._next_chunk)[1] <= self._num_computed
         )
-        if not is_computed or not self._free_slots:
+        return bool(self._again) or (is_computed and bool(self._free_slots))
+
+    def next_due(self) -> ChunkDue | None:
+        """The next chunk that is computed and has a slot to go to; it counts as under way from now on."""
+        if not self.has_due:
             return None
+        if self._again:
+            return self._again.popleft()
         due = ChunkDue(self._next_chunk, self._free_slots.popleft())
         self._next_chunk += 1
         self._unanswered[due.chunk] = due.slot
         return due
 
-    def sent(self, due: ChunkDue, num_bytes: int) -> None:
+    def sent(self, due: ChunkDue, num_bytes: int, now: float) -> None:
         """A chunk that was due is on its way; one that goes again counts again in `num_bytes`."""
         self.num_bytes += num_bytes
         self._sizes[due.chunk] = num_bytes
+        if self.pacer is not None:
+            self.pacer.posted(num_bytes, now)
+        if self.reports is not None:
+            self.reports.begin(now)
+
+    def take(self, frame: Frame, now: float) -> bool:
+        """Takes the decode worker's word on a chunk; false for a tag that is not this transfer's."""
+        if frame.request_id != self.ticket.request_id or frame.kind not in (FrameKind.CREDIT, FrameKind.REJECT):
+            return False
+        (self.take_credit if frame.kind is FrameKind.CREDIT else self.take_reject)(frame, now)
+        return True
 
     def take_credit(self, frame: Frame, now: float) -> None:
         """The chunk was taken: its slot may be written again. A credit that is not owed is ignored."""
@@ -134,6 +156,15 @@ class Shipment:
         self._sent_twice.add(frame.chunk)
         self._again.append(again)
         self.moved_at = now
+
+    def report(self, now: float, *, is_ended: bool = False) -> None:
+        """Reports what has been acknowledged, if it is time to and anybody wants to know."""
+        if self.reports is None:
+            return
+        if is_ended:
+            self.reports.end(self.num_acknowledged_bytes, now)
+        else:
+            self.reports.advance(self.num_acknowledged_bytes, now)
 
     def fail(self, error: KvferryError) -> None:
         """No further chunk goes out. The first error stays."""

@@ -8,6 +8,7 @@ that are still in flight stay lent until the transport says that they are termin
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,11 +24,15 @@ from protocol.errors import (
     WorkerUnavailable,
 )
 from protocol.ids import WorkerId
+from protocol.pace import Pace, TransferPlan
 from protocol.ticket import Ticket
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
 from transfer.outbox import Destination, Outbox
+from transfer.pacer import Pacer
+from transfer.progress import OnProgress, ProgressReports
+from transfer.sender_tags import SenderTags
 from transfer.shipment import ChunkDue, Shipment, SpentTickets
 from transfer.shipping_contract import HiddenBytes, ImportanceScores, Packer, ShipmentEnded, ShippingConfig
 from transfer.transport import PeerAddress, Transport
@@ -37,7 +42,7 @@ log = logging.getLogger(__name__)
 
 class Sender:
     """`pump` and `close` are for one thread, all else for any. `hidden`, a value that is only ever replaced, may be read by
-    any as well.
+    any as well. `clock`, by which links are measured, is replaced before the first chunk or never.
     """
 
     def __init__(
@@ -52,16 +57,17 @@ class Sender:
         self.commands = CommandQueue()
         self.config = config or ShippingConfig()
         self.on_ended: Callable[[], None] = lambda: None
+        self.clock: Callable[[], float] = time.monotonic
         self.num_stale_frames = 0
         self.hidden = HiddenBytes()
         self._transport = transport
         self._arena = arena
-        self._outbox = Outbox(transport, arena)
+        self._outbox = Outbox(transport, arena, lambda: self.clock())
         self.slots = self._outbox.slots
         self.links = self._outbox.links
         self._packer = packer
         self._open: dict[tuple[str, int], Shipment] = {}
-        self._closing: dict[tuple[str, int], Ticket] = {}
+        self._tags = SenderTags(transport)
         self._spent = SpentTickets()
         self._peers: set[WorkerId] = set()
         self._ended: deque[ShipmentEnded] = deque()
@@ -69,7 +75,7 @@ class Sender:
     @property
     def is_active(self) -> bool:
         """Whether a ticket is open or a write in flight."""
-        return bool(self._open or self._closing or self._outbox.busy_keys)
+        return bool(self._open or self._tags.is_closing_any or self._outbox.busy_keys)
 
     def address(self) -> PeerAddress:
         """How peers reach this side."""
@@ -87,9 +93,21 @@ class Sender:
         """The wire in use, for people."""
         return self._transport.protocols()
 
-    def open(self, ticket: Ticket, now: float) -> None:
-        """Takes a ticket on: it is kept alive from now on, and must be ended by its chunks or by `abort`."""
-        self.commands.post(lambda: self._start(ticket, now))
+    def open(
+        self, ticket: Ticket, now: float, plan: TransferPlan | None = None, on_progress: OnProgress | None = None
+    ) -> None:
+        """Takes a ticket on: it is kept alive from now on, and must be ended by its chunks or by `abort`. With a plan it keeps
+        to the plan's pace, and `on_progress` is told how it goes, at last that it has ended.
+        """
+        pacer = None if plan is None else Pacer(plan.pace, now, self.config)
+        reports = None if plan is None or on_progress is None else ProgressReports(ticket.request_id, on_progress)
+        self.commands.post(lambda: self._start(Shipment(ticket, now, pacer, reports)))
+
+    def set_pace(self, request_id: str, pace: Pace, now: float) -> None:
+        """Another pace for a planned transfer, from its next chunk on, unless a later order is known. One that is not open
+        is ignored.
+        """
+        self.commands.post(lambda: self._set_pace(request_id, pace, now))
 
     def computed(
         self, ticket: Ticket, num_tokens: int, block_ids: Sequence[int], importance: ImportanceScores | None = None
@@ -141,25 +159,35 @@ class Sender:
         for shipment in list(self._open.values()):
             num_done += self._post_one(shipment, now)
             self._keep_or_end(shipment, now)
-        self._finish_closing()
+        self._tags.finish(self._outbox.busy_keys)
         return num_done > 0
 
     def close(self) -> None:
         """Ends the transport; what is open ends with it."""
         for shipment in list(self._open.values()):
-            self._end(shipment, Cancelled("the worker stops"))
+            self._end(shipment, Cancelled("the worker stops"), shipment.moved_at)
         self.commands.refuse(WorkerUnavailable(f"{self.worker} has ended its transfers"))
         self._transport.close()
 
-    def _start(self, ticket: Ticket, now: float) -> None:
-        shipment = Shipment(ticket, now)
+    def _start(self, shipment: Shipment) -> None:
+        ticket = shipment.ticket
         if shipment.key in self._open:
             raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is being served already")
         if shipment.key in self._spent:
             shipment.fail(
                 StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} was revoked or used before")
             )
+        for earlier in self._open.values():
+            if earlier.ticket.request_id == ticket.request_id:
+                earlier.reports = (
+                    None  # which name the request: the end of an earlier try would be taken for this one's
+                )
         self._open[shipment.key] = shipment
+
+    def _set_pace(self, request_id: str, pace: Pace, ordered_at: float) -> None:
+        for shipment in self._open.values():
+            if shipment.pacer is not None and shipment.ticket.request_id == request_id:
+                shipment.pacer.set_pace(pace, ordered_at)
 
     def _tell_shipment(self, ticket: Ticket, act: Callable[[Shipment], None]) -> None:
         def run() -> None:
@@ -173,13 +201,7 @@ class Sender:
         shipment = self._open.get(key)
         if frame.kind is FrameKind.REVOKE:
             self._take_revoke(peer, frame, shipment)
-        elif shipment is None or shipment.ticket.request_id != frame.request_id:
-            self.num_stale_frames += 1
-        elif frame.kind is FrameKind.CREDIT:
-            shipment.take_credit(frame, now)
-        elif frame.kind is FrameKind.REJECT:
-            shipment.take_reject(frame, now)
-        else:
+        elif shipment is None or not shipment.take(frame, now):
             self.num_stale_frames += 1
 
     def _take_revoke(self, peer: WorkerId, frame: Frame, shipment: Shipment | None) -> None:
@@ -187,8 +209,8 @@ class Sender:
         self._spent.add(key)
         if shipment is not None:
             shipment.fail(Cancelled(f"{peer} gave the transfer up"))
-        elif key not in self._closing:
-            self._tell(peer, Frame(FrameKind.CLOSED, frame.request_id, frame.generation))
+        elif not self._tags.is_closing(key):
+            self._tags.closed(peer, frame.request_id, frame.generation)
 
     def _settle_writes(self) -> int:
         num_settled, failed = self._outbox.settle()
@@ -198,14 +220,16 @@ class Sender:
         return num_settled
 
     def _post_one(self, shipment: Shipment, now: float) -> int:
-        """Posts at most one chunk, so that transfers take turns."""
-        if not self.slots.num_free:
+        """Posts at most one chunk, so that transfers take turns; none before the transfer's time has come."""
+        if not self.slots.num_free or not shipment.has_due:
             return 0
-        due = shipment.next_due()
-        if due is None:
+        pacer = shipment.pacer
+        if pacer is not None and not pacer.may_post(now, *self._outbox.in_flight(shipment.key)):
+            return 0
+        if (due := shipment.next_due()) is None:
             return 0
         try:
-            self._post(shipment, due)
+            self._post(shipment, due, now)
         except TransferError as error:
             shipment.fail(error)
         except Exception as error:
@@ -215,8 +239,9 @@ class Sender:
         shipment.moved_at = now
         return 1
 
-    def _post(self, shipment: Shipment, due: ChunkDue) -> None:
+    def _post(self, shipment: Shipment, due: ChunkDue, now: float) -> None:
         ticket = shipment.ticket
+        is_paced = shipment.pacer is not None and shipment.pacer.is_paced(now)
 
         def fill(slot: memoryview) -> tuple[int, bytes]:
             size = self._packer.pack(ticket, due.chunk, shipment.block_ids, slot, shipment.importance)
@@ -224,38 +249,33 @@ class Sender:
                 FrameKind.CHUNK, ticket.request_id, ticket.generation, due.chunk, due.slot, size
             ).to_bytes()
 
-        num_bytes = self._outbox.send(Destination(shipment.key, ticket.decode_worker, due.slot), fill)
-        shipment.sent(due, num_bytes)
+        to = Destination(shipment.key, ticket.decode_worker, due.slot, is_paced)
+        shipment.sent(due, self._outbox.send(to, fill), now)
 
     def _keep_or_end(self, shipment: Shipment, now: float) -> None:
         ticket = shipment.ticket
         if shipment.is_complete:
-            self._end(shipment, None)
+            self._end(shipment, None, now)
             return
         if shipment.is_waiting_for_peer and now - shipment.moved_at > self.config.stall_s:
             shipment.fail(TransferError(f"{ticket.decode_worker} took no chunk for {self.config.stall_s} s"))
         if shipment.error is not None:
-            self._closing[shipment.key] = ticket
-            self._end(shipment, shipment.error)
-        elif now >= shipment.renew_at:
+            self._tags.close_when_quiet(shipment.key, ticket)
+            self._end(shipment, shipment.error, now)
+            return
+        shipment.report(now)
+        if now >= shipment.renew_at:
             shipment.renew_at = now + ticket.lease_s / 3
-            self._tell(ticket.decode_worker, Frame(FrameKind.RENEW, ticket.request_id, ticket.generation))
+            self._tags.renew(ticket)
 
-    def _end(self, shipment: Shipment, error: KvferryError | None) -> None:
+    def _end(self, shipment: Shipment, error: KvferryError | None, now: float) -> None:
         del self._open[shipment.key]
         self._spent.add(shipment.key)
         if error is None and shipment.num_hidden_bytes is not None:
             self.hidden = self.hidden.plus(shipment.num_hidden_bytes, shipment.num_acknowledged_bytes)
         self._ended.append(ShipmentEnded(shipment.ticket, error, shipment.num_bytes))
+        shipment.report(now, is_ended=True)
         self.on_ended()
-
-    def _finish_closing(self) -> None:
-        """Says CLOSED for given-up tickets none of whose writes is in flight any more."""
-        busy = self._outbox.busy_keys
-        for key, ticket in list(self._closing.items()):
-            if key not in busy:
-                del self._closing[key]
-                self._tell(ticket.decode_worker, Frame(FrameKind.CLOSED, ticket.request_id, ticket.generation))
 
     def _connect(self, peer: PeerAddress) -> None:
         for known in [one for one in self._peers if one.name == peer.worker.name and one != peer.worker]:
@@ -270,13 +290,6 @@ class Sender:
         for shipment in list(self._open.values()):
             if shipment.ticket.decode_worker == worker:
                 shipment.fail(WorkerUnavailable(f"{worker} is gone"))
-
-    def _tell(self, peer: WorkerId, frame: Frame) -> None:
-        try:
-            self._transport.notify(peer, frame.to_bytes())
-        except TransferError as error:
-            # A decode worker that is gone needs no word; one that lives asks again with REVOKE.
-            log.warning("%s could not be told %s: %s", peer, frame.kind.name, error)
 
 
 def _key(ticket: Ticket) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from transfer.codec.pool_codec import PoolCodec
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingConfig, LandingEnded, LandingRequest
 from transfer.local import LocalFabric, LocalTransport
+from transfer.local_wire import RatedWire
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShipmentEnded, ShippingConfig
 from transfer.transport import Arenas
@@ -46,6 +47,7 @@ class FerryOptions:
     slot_bytes: int = PAGE_BYTES
     landing: LandingConfig = field(default_factory=LandingConfig)
     shipping: ShippingConfig = field(default_factory=ShippingConfig)
+    wire_bytes_per_second: float | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +64,8 @@ class Ferry:
     def __init__(self, options: FerryOptions | None = None, *, is_connected: bool = True) -> None:
         self.options = options or FerryOptions()
         self.clock = FakeClock()
-        self.fabric = LocalFabric()
+        rate = self.options.wire_bytes_per_second
+        self.fabric = LocalFabric(None if rate is None else RatedWire(rate, self.clock))
         self.source, self.target = pool(layout(), 1), pool(layout(), 2)
         self.sender = self.new_sender()
         self.receiver = self.new_receiver()
@@ -74,7 +77,9 @@ class Ferry:
         """A prefill worker's side on this fabric."""
         worker, arena = WorkerId.fresh(name), Arena(self.options.num_outbox_slots, self.options.slot_bytes)
         transport = LocalTransport(worker, Arenas(landing=None, outbox=arena), self.fabric)
-        return Sender(worker, transport, arena, PoolCodec(self.source, layout()), self.options.shipping)
+        sender = Sender(worker, transport, arena, PoolCodec(self.source, layout()), self.options.shipping)
+        sender.clock = self.clock
+        return sender
 
     def new_receiver(self, name: str = "decode-0") -> Receiver:
         """A decode worker's side on this fabric."""

@@ -161,7 +161,7 @@ def test_the_first_moment_of_the_first_token_counts() -> None:
     shipment = computed(12)
     for num_bytes in (100, 70):
         due = take(shipment)
-        shipment.sent(due, num_bytes)
+        shipment.sent(due, num_bytes, now=0.0)
         credit(shipment, due)
         credit(shipment, due)
         shipment.sampled()
