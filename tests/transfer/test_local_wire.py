@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from protocol.ids import WorkerId
 from tests.support.clock import FakeClock
+from transfer.arena import PAGE_BYTES, Arena
+from transfer.local import LocalFabric, LocalTransport
 from transfer.local_wire import RatedWire
+from transfer.transport import Arenas, WriteRequest, WriteState
 
 RATE = 1000.0
 ANNE, BERT = WorkerId("prefill-0", "a"), WorkerId("prefill-1", "b")
@@ -89,3 +92,60 @@ def test_no_byte_comes_early_or_late(writes: list[tuple[WorkerId, int, float]]) 
     harbour.clock.now = max(harbour.clock.now, until + 1e-5)
     harbour.wire.carried()
     assert list(harbour.wire.posted()) == []
+
+
+class Pair:
+    """Two endpoints on a fabric with a wire of 1,000 bytes a second, and a write of 500 that is half way."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.fabric = LocalFabric(RatedWire(RATE, self.clock))
+        self.outbox, self.landing = Arena(1, PAGE_BYTES), Arena(1, PAGE_BYTES)
+        self.sender = LocalTransport(ANNE, Arenas(landing=None, outbox=self.outbox), self.fabric)
+        self.receiver = LocalTransport(HERE, Arenas(landing=self.landing, outbox=None), self.fabric)
+        self.sender.connect(self.receiver.address())
+        self.receiver.connect(self.sender.address())
+        self.outbox.slot(0)[:3] = b"kv!"
+        self.write = self.sender.write(WriteRequest(HERE, 0, 0, 500, b"tag"))
+        self.clock.advance(0.25)
+
+    def arrived(self) -> bytes:
+        """What lies in the landing slot."""
+        return bytes(self.landing.slot(0)[:3])
+
+
+def test_a_transport_is_done_when_its_wire_is() -> None:
+    """Neither bytes nor tag come before; a fault holds a write that was carried."""
+    pair = Pair()
+    assert pair.sender.state(pair.write) is WriteState.PENDING
+    assert pair.receiver.notifications() == []
+    assert pair.arrived() == bytes(3)
+    pair.clock.advance(0.25)
+    assert pair.receiver.notifications() == [(ANNE, b"tag")]
+    assert pair.sender.state(pair.write) is WriteState.DONE
+    assert pair.arrived() == b"kv!"
+    pair.fabric.faults.hold()
+    held = pair.sender.write(WriteRequest(HERE, 0, 0, 500, b"tag"))
+    pair.clock.advance(5.0)
+    assert pair.sender.state(held) is WriteState.PENDING
+    pair.fabric.faults.release()
+    assert pair.sender.state(held) is WriteState.DONE
+
+
+def test_a_peer_that_is_forgotten_fails_what_is_on_the_wire() -> None:
+    """As soon as it is terminal."""
+    pair = Pair()
+    pair.sender.disconnect(HERE)
+    assert pair.sender.state(pair.write) is WriteState.PENDING
+    pair.clock.advance(0.25)
+    assert pair.sender.state(pair.write) is WriteState.FAILED
+
+
+def test_what_a_dead_sender_had_on_the_wire_never_arrives() -> None:
+    """Its process is gone in the middle of a write."""
+    pair = Pair()
+    pair.fabric.kill(ANNE)
+    pair.clock.advance(5.0)
+    assert pair.receiver.notifications() == []
+    assert pair.write.state is WriteState.FAILED
+    assert pair.arrived() == bytes(3)
