@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from hypothesis import settings
@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from protocol.errors import Cancelled, OutOfSlots
 from protocol.ids import new_request_id
+from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.ticket import Ticket
 from tests.transfer.ferry import NUM_BLOCKS, Ferry, FerryOptions, layout, rows
 from transfer.frames import Frame
@@ -18,7 +19,8 @@ from transfer.landing_contract import LandingConfig, LandingEnded, LandingReques
 from transfer.local_faults import Faults
 from transfer.shipping_contract import ShippingConfig
 
-LEASE_S, STALL_S, REVOKE_AGAIN_S = 3.0, 10.0, 1.0
+LEASE_S, STALL_S, REVOKE_AGAIN_S, PACE_LAPSE_S = 3.0, 10.0, 1.0, 4.0
+PACES = st.builds(lambda allowed, is_shared: Pace(0.0, allowed, is_shared), st.floats(0.0, 1e5), st.booleans())
 FAULTS = ("corrupt_write", "drop_write", "drop_tag", "fail_write", "duplicate_tag")
 TAG_FAULTS = ("drop_notification", "duplicate_notification")
 
@@ -36,6 +38,8 @@ class Parcel:
     num_landing_ends: int = 0
     num_shipment_ends: int = 0
     has_landed: bool = False
+    is_planned: bool = False
+    reports: list[TransferProgress] = field(default_factory=list)
 
 
 class FerryMachine(RuleBasedStateMachine):
@@ -44,7 +48,8 @@ class FerryMachine(RuleBasedStateMachine):
     @initialize(num_landing=st.integers(1, 5), num_outbox=st.integers(1, 3), window=st.integers(1, 3))
     def begin(self, num_landing: int, num_outbox: int, window: int) -> None:
         landing = LandingConfig(window, LEASE_S, REVOKE_AGAIN_S)
-        self.ferry = Ferry(FerryOptions(num_landing, num_outbox, landing=landing, shipping=ShippingConfig(STALL_S)))
+        shipping = ShippingConfig(STALL_S, PACE_LAPSE_S)
+        self.ferry = Ferry(FerryOptions(num_landing, num_outbox, landing=landing, shipping=shipping))
         self.parcels: list[Parcel] = []
         self.free_targets = list(range(NUM_BLOCKS))
         self.free_sources = list(range(NUM_BLOCKS))
@@ -68,16 +73,23 @@ class FerryMachine(RuleBasedStateMachine):
         self.parcels.append(Parcel(ticket, targets, sources, content))
 
     @precondition(lambda self: self.parcels)
-    @rule(data=st.data(), num_tokens=st.integers(1, 90))
-    def compute(self, data: st.DataObject, num_tokens: int) -> None:
+    @rule(data=st.data(), num_tokens=st.integers(1, 90), pace=st.none() | PACES)
+    def compute(self, data: st.DataObject, num_tokens: int, pace: Pace | None) -> None:
         parcel = data.draw(st.sampled_from(self.parcels))
         if parcel.num_shipment_ends:
             return
         if not parcel.is_opened:
-            parcel.is_opened = True
-            self.ferry.sender.open(parcel.ticket, self.ferry.clock.now)
+            parcel.is_opened, parcel.is_planned = True, pace is not None
+            plan = None if pace is None else TransferPlan(pace, 1e5)
+            self.ferry.sender.open(parcel.ticket, self.ferry.clock.now, plan, parcel.reports.append)
         parcel.num_computed = min(parcel.ticket.num_tokens, parcel.num_computed + num_tokens)
         self.ferry.sender.computed(parcel.ticket, parcel.num_computed, parcel.source_blocks)
+
+    @precondition(lambda self: self.parcels)
+    @rule(data=st.data(), pace=PACES)
+    def order(self, data: st.DataObject, pace: Pace) -> None:
+        request_id = data.draw(st.sampled_from(self.parcels)).ticket.request_id
+        self.ferry.sender.set_pace(request_id, pace, self.ferry.clock.now)
 
     @precondition(lambda self: self.parcels)
     @rule(data=st.data())
@@ -163,6 +175,8 @@ class FerryMachine(RuleBasedStateMachine):
         for parcel in self.parcels:
             assert parcel.num_landing_ends == 1
             assert parcel.num_shipment_ends == int(parcel.is_opened)
+            assert [one.is_ended for one in parcel.reports].count(True) == int(parcel.is_planned)
+            assert not parcel.reports or parcel.reports[-1].is_ended
         assert torch.equal(self.ferry.target, self.ashore)
         self.ferry.check_quiet()
 
