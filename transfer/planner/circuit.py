@@ -35,6 +35,11 @@ class CircuitFabric:
     timelines: Mapping[_Key, Timeline] = field(default_factory=dict)
 
     @property
+    def lends_idle(self) -> bool:
+        """Nothing crosses but in a window, and that is nobody else's."""
+        return False
+
+    @property
     def leases(self) -> Mapping[int, Lease]:
         """All leases that are held."""
         return self.ledger.leases

@@ -16,6 +16,11 @@ class Fabric(Protocol):
     """Sells the capacity of ports over time. Never sells more than a port has at any instant."""
 
     @property
+    def lends_idle(self) -> bool:
+        """Whether a lease may use what nobody reserved, also outside its windows. A circuit cannot: it has one peer."""
+        ...
+
+    @property
     def leases(self) -> Mapping[int, Lease]:
         """All leases that are held, by lease id. Read only."""
         ...

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field, replace
 from protocol.errors import PlanRefused, StaleProposal
 from transfer.planner.lease import Lease, Pair, Proposal, TransferDemand, Window, check_pair
 from transfer.planner.ledger import Ledger
+from transfer.planner.paces import MIN_SHARE
 from transfer.planner.profile import RateProfile
 
-MIN_SHARE = 1 / 64
-"""The least part of a port that is worth a window of its own."""
 MAX_LATER_STARTS = 8
 """How many predicted ends are tried as a start before the last resort, the end of everything that is sold."""
 
@@ -57,6 +56,11 @@ class PacketFabric:
     def __post_init__(self) -> None:
         if not 0.0 < self.max_share <= 1.0:
             raise PlanRefused(f"one lease's share of a port is {self.max_share}; it must be in (0, 1]")
+
+    @property
+    def lends_idle(self) -> bool:
+        """Links are shared: what one leaves others may use."""
+        return True
 
     @property
     def leases(self) -> Mapping[int, Lease]:

@@ -6,44 +6,49 @@ several routers share it through a service in front of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from protocol.errors import PlanRefused
+from protocol.pace import Pace
 from transfer.planner.fabric import Fabric
 from transfer.planner.lease import Direction, Lease, Pair, Port, Proposal, TransferDemand
-
-
-@dataclass(frozen=True, slots=True)
-class PortUse:
-    """A port as `status` shows it: what it has, what is reserved now, and how many leases are held on it."""
-
-    port: Port
-    reserved_bytes_per_second: int
-    num_leases: int
+from transfer.planner.paces import Claim, paces
 
 
 class TransferPlanner:
     """Reserves the network for transfers.
 
-    `fixed_pair_bytes_per_second` is what an operator says that every pair carries; measurements then change nothing.
+    `fixed_bytes_per_second` is what an operator says that every port and pair carries; measurements then change nothing.
     """
 
-    def __init__(self, fabric: Fabric, fixed_pair_bytes_per_second: int | None = None) -> None:
-        if fixed_pair_bytes_per_second is not None and fixed_pair_bytes_per_second <= 0:
-            raise PlanRefused(f"a pair cannot carry {fixed_pair_bytes_per_second} bytes per second")
+    def __init__(self, fabric: Fabric, fixed_bytes_per_second: int | None = None) -> None:
+        if fixed_bytes_per_second is not None and fixed_bytes_per_second <= 0:
+            raise PlanRefused(f"a link cannot carry {fixed_bytes_per_second} bytes per second")
         self._fabric = fabric
-        self._fixed = fixed_pair_bytes_per_second
+        self._fixed = fixed_bytes_per_second
         self._ports: dict[tuple[Direction, str], Port] = {}
         self._measured: dict[tuple[str, str], int] = {}
 
     @property
-    def leases(self) -> tuple[Lease, ...]:
-        """All leases that are held, oldest first."""
-        return tuple(self._fabric.leases.values())
+    def fixed_bytes_per_second(self) -> int | None:
+        """What every port and pair carries, if an operator said so."""
+        return self._fixed
+
+    @property
+    def leases(self) -> Mapping[int, Lease]:
+        """All leases that are held, by id. Read only."""
+        return self._fabric.leases
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All ports that are known."""
+        return tuple(self._ports.values())
 
     def set_port(self, port: Port) -> None:
         """Makes a port known, or its rate another. What was sold stays sold; a narrower port sells nothing until it fits."""
-        self._ports[port.direction, port.name] = port
+        rate = self._fixed or port.bytes_per_second
+        self._ports[port.direction, port.name] = replace(port, bytes_per_second=rate)
 
     def measure(self, source: str, destination: str, bytes_per_second: float) -> None:
         """Notes the achieved rate of a pair; until the first one a pair carries what its ports do. Less than 1 says nothing."""
@@ -55,7 +60,7 @@ class TransferPlanner:
         for direction in Direction:
             self._ports.pop((direction, name), None)
         self._measured = {names: rate for names, rate in self._measured.items() if name not in names}
-        for lease in self.leases:
+        for lease in tuple(self.leases.values()):
             if name in lease.pair.names:
                 self.release(lease.lease_id, now)
 
@@ -79,7 +84,14 @@ class TransferPlanner:
         return self.commit(self.propose(demand, now), now)
 
     def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> Lease | None:
-        """The lease as planned after `acknowledged_bytes` have landed; None at the end. Raises `UnknownLease`."""
+        """The lease as planned after `acknowledged_bytes` have landed; None at the end. Raises `UnknownLease`.
+
+        Progress before the predicted start says that the prefill has begun: the lease is planned from now on.
+        """
+        held = self.leases.get(lease_id)
+        if held is not None and held.demand.start > now:
+            produced_s = max(acknowledged_bytes, 0) / held.demand.produced_bytes_per_second
+            self.reschedule(lease_id, now - produced_s, now)
         self._fabric, lease = self._fabric.progress(lease_id, acknowledged_bytes, now)
         return lease
 
@@ -101,18 +113,16 @@ class TransferPlanner:
         self._fabric, expired = self._fabric.expire(now)
         return expired
 
-    def use(self, now: float) -> tuple[PortUse, ...]:
-        """Every port, by name, with what is reserved on it at this instant."""
-        used = {key: PortUse(port, 0, 0) for key, port in sorted(self._ports.items(), key=lambda item: item[0][::-1])}
-        for lease in self.leases:
-            for port in (lease.pair.egress, lease.pair.ingress):
-                key = (port.direction, port.name)
-                if key in used:
-                    reserved = used[key].reserved_bytes_per_second + lease.bytes_per_second(now)
-                    used[key] = replace(
-                        used[key], reserved_bytes_per_second=reserved, num_leases=used[key].num_leases + 1
-                    )
-        return tuple(used.values())
+    def paces(self, now: float) -> dict[int, Pace]:
+        """What every lease holds and may use at this instant, by its id, with the rates that ports have now."""
+        claims = [
+            Claim(lease.lease_id, self._pair_now(lease), lease.bytes_per_second(now)) for lease in self.leases.values()
+        ]
+        return paces(claims, self._fabric.lends_idle)
+
+    def _pair_now(self, lease: Lease) -> Pair:
+        source, destination = lease.pair.names
+        return self.pair(source, destination)
 
     def _port(self, name: str, direction: Direction) -> Port:
         if (direction, name) not in self._ports:
