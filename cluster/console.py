@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cluster.sizes import format_size
+from cluster.sizes import format_rate, format_size
 from transfer.planner.link import SLOW_BYTES_PER_SECOND
 
 _started_at = time.monotonic()
@@ -111,6 +111,39 @@ def print_status(view: Mapping[str, Any]) -> None:
     console.print(table)
     for link in view["links"]:
         console.print(_link_line(link))
+    if view["reservations"] is not None:
+        print_reservations(console, view["reservations"])
+
+
+def print_reservations(console: Console, reservations: Mapping[str, Any]) -> None:
+    """How the planner's network is used: each port, then each lease under way."""
+    ports = Table()
+    for column in ("port", "direction", "carries", "reserved", "allowed", "achieved", "leases"):
+        ports.add_column(column)
+    for port in reservations["ports"]:
+        rates = (
+            format_rate(port[f"{kind}bytes_per_second"]) for kind in ("", "reserved_", "allowed_", "achieved_")
+        )
+        ports.add_row(port["worker"], port["direction"], *rates, str(port["num_leases"]))
+    console.print(ports)
+    if not reservations["leases"]:
+        return
+    leases = Table()
+    for column in ("request", "from", "to", "landed", "reserved", "allowed", "achieved", "ends in"):
+        leases.add_column(column)
+    for lease in reservations["leases"]:
+        pace = lease["pace"]
+        leases.add_row(
+            lease["request_id"],
+            lease["source"],
+            lease["destination"],
+            f"{format_size(lease['acknowledged_bytes'])} of {format_size(lease['num_bytes'])}",
+            format_rate(pace["reserved_bytes_per_second"]),
+            format_rate(pace["allowed_bytes_per_second"]),
+            format_rate(lease["achieved_bytes_per_second"]),
+            f"{lease['ends_in_s']:.1f} s",
+        )
+    console.print(leases)
 
 
 def ratio_of_landings(status: Mapping[str, int]) -> str:
@@ -127,5 +160,7 @@ def hidden_ratio(status: Mapping[str, int]) -> str:
 
 def _link_line(link: Mapping[str, Any]) -> str:
     rate = link["bytes_per_second"]
-    hint = "" if rate >= SLOW_BYTES_PER_SECOND else ": slow, look at the network and at UCX_TLS"
-    return f"link {link['prefill']} -> {link['decode']}: {link['transport']}, {rate / 1e9:.2f} GB/s{hint}"
+    is_slow = rate < SLOW_BYTES_PER_SECOND and link["rate_source"] != "given"
+    hint = ": slow, look at the network and at UCX_TLS" if is_slow else ""
+    source = link["rate_source"]
+    return f"link {link['prefill']} -> {link['decode']}: {link['transport']}, {format_rate(rate)} ({source}){hint}"

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import secrets
 import sys
 import threading
 import time
@@ -29,13 +30,19 @@ from router.fleet.grpc_clients import GenerationMessages, GrpcDecodeClient, Grpc
 from router.fleet.metrics import register_fleet_metrics
 from router.fleet.proof import keep_proving
 from router.fleet.question import RoutingRules
+from router.fleet.transfer_metrics import register_transfer_metrics
 from router.fleet.view import add_cluster_route
 from router.front.front import create_front
 from router.http.app import app_of
 from router.rpc.server import PublicRpcServer
+from router.reservations.contract import Reservations
+from router.reservations.own import OwnReservations
 from router.server import HttpServer
 from router.tokenization.tokenizer import Tokenizer
 from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS
+from transfer.planner.desk import PlannerDesk
+from transfer.planner.packet import PacketFabric
+from transfer.planner.planner import TransferPlanner
 
 log = logging.getLogger(__name__)
 
@@ -129,13 +136,20 @@ class RouterProcess:
 
     async def _serve(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
         registry = CollectorRegistry()
-        rules = RoutingRules(config.routing_policy, self.spec.min_remote_tokens, self.spec.chunk_tokens, config.wire)
-        fleet = Fleet(_connector(self.spec.cluster_token), rules)
+        rules = RoutingRules(
+            policy=config.routing_policy,
+            min_remote_tokens=self.spec.min_remote_tokens,
+            chunk_tokens=self.spec.chunk_tokens,
+            wire=config.wire,
+            link_bytes_per_second=config.link_bytes_per_second,
+        )
+        fleet = Fleet(_connector(self.spec.cluster_token), rules, reservations_of(config))
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
         front = create_front(config, self._tokenizer, dispatcher, registry)
         app = app_of(front)
         add_cluster_route(app, fleet)
         register_fleet_metrics(registry, fleet)
+        register_transfer_metrics(registry, fleet)
         _settle_interpreter()
         self._server = HttpServer(app, config)
         rpc_server = PublicRpcServer(front, config)
@@ -159,6 +173,14 @@ class RouterProcess:
             await fleet.close()
             for failure in [end for end in ends if isinstance(end, BaseException)]:
                 log.warning("a server did not end well: %s", failure)
+
+
+def reservations_of(config: RouterConfig) -> Reservations | None:
+    """The router's planner, in this process; None where transfers are not planned."""
+    if not config.plans_transfers:
+        return None
+    planner = TransferPlanner(PacketFabric(), config.link_bytes_per_second)
+    return OwnReservations(PlannerDesk(planner), f"router-{secrets.token_hex(4)}")
 
 
 def _settle_interpreter() -> None:

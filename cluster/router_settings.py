@@ -7,7 +7,8 @@ from pathlib import Path
 
 from cluster.secret_files import check_certificate, fresh_cluster_token, read_api_keys, read_cluster_token
 from cluster.settings import ServeSettings
-from cluster.sizes import parse_size
+from cluster.sizes import parse_rate, parse_size
+from prefill_worker.config import Push
 from protocol.errors import ConfigError
 from protocol.request import MAX_CHOICES
 from router.config import RouterConfig, RoutingPolicy
@@ -40,6 +41,8 @@ def router_config(settings: ServeSettings) -> RouterConfig:
         log_prompts=settings.log_prompts,
         wire=settings.wire_offer(),
         routing_policy=RoutingPolicy(settings.routing_policy),
+        plans_transfers=settings.kv_push == Push.PLANNED and settings.prefill > 0,
+        link_bytes_per_second=parse_rate(settings.link_bandwidth) if settings.link_bandwidth else None,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from cluster.sizes import parse_size
+from cluster.sizes import parse_rate, parse_size
 from prefill_worker.config import Push
 from protocol.errors import ConfigError
 from protocol.wire_rule import Importance, WireCodec, WireOffer, WireRule
@@ -102,6 +102,11 @@ class ServeSettings:
         metavar="WHEN",
         choices=tuple(Push),
     )
+    link_bandwidth: str = _setting(
+        "",
+        "what every link between a prefill and a decode worker carries, e.g. 25Mbit, 100Gbit or 3GB/s; measured by default",
+        metavar="RATE",
+    )
     attention: str = _setting(
         "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")
     )
@@ -165,6 +170,8 @@ class ServeSettings:
         for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body"):
             if getattr(self, name):
                 parse_size(getattr(self, name))
+        if self.link_bandwidth:
+            parse_rate(self.link_bandwidth)
         self.wire_offer()
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")

@@ -37,7 +37,9 @@ class RouterConfig:
 
     With `api_keys` clients must show one of them. `tls_cert` and `tls_key` are PEM files, both or neither. Pages of
     `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port. `wire` is how
-    the workers write KV, and what a request may ask for instead. `routing_policy` chooses the pair of workers.
+    the workers write KV, and what a request may ask for instead. `routing_policy` chooses the pair of workers. With
+    `plans_transfers` the network is reserved for each transfer; `link_bytes_per_second` is what every link moves as an operator
+    says, None to measure it.
     """
 
     served_model_name: str
@@ -63,6 +65,8 @@ class RouterConfig:
     log_prompts: bool = False
     wire: WireOffer = field(default_factory=WireOffer)
     routing_policy: RoutingPolicy = RoutingPolicy.JOINT
+    plans_transfers: bool = False
+    link_bytes_per_second: int | None = None
 
     def __post_init__(self) -> None:
         if not self.served_model_name:
@@ -86,6 +90,8 @@ class RouterConfig:
                 raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
         if self.max_request_tokens is not None:
             self._at_least("max_request_tokens", 2)
+        if self.link_bytes_per_second is not None:
+            self._at_least("link_bytes_per_second", 1)
 
     @property
     def max_total_tokens(self) -> int:

@@ -16,6 +16,7 @@ from protocol.errors import (
     PromptTooLong,
     WorkerUnavailable,
 )
+from protocol.pace import TransferPlan
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
 from router.fleet.books import AttemptBooks
@@ -52,7 +53,7 @@ class Attempt:
         pair = self._fleet.choose(self.request, self._excluded)
         decode = self._decode = self._fleet.decodes[pair.decode]
         inbox = self._inbox = decode.client.open(self.request.request_id, self._remaining_s())
-        books = AttemptBooks(self.request, decode, self._fleet.rules.clock)
+        books = AttemptBooks(self.request, decode, self._fleet.transfers)
         try:
             with books.stay():
                 async with aclosing(self._first_events(decode, pair.prefill, inbox, books)) as batches:
@@ -130,7 +131,7 @@ class Attempt:
                 if self._is_decode_at_fault or is_clients or time.monotonic() >= self._deadline:
                     raise
                 log.warning("request %s: %s failed: %s", self.request.request_id, prefill.name, error.message)
-                books.landed()
+                books.given_up()
                 tried.add(prefill.name)
                 # The decode worker is asked again under the same id, which a cancellation told later would hit.
                 await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
@@ -187,11 +188,12 @@ class Attempt:
     async def _prefill_on(
         self, prefill: Member[PrefillClient], decode: Member[DecodeClient], ticket: Ticket | None, books: AttemptBooks
     ) -> PrefillOutcome:
+        plan: TransferPlan | None = None
         if ticket is not None:
             layouts = prefill.description.layout, decode.description.layout
-            books.sending(prefill, wire_bytes(self.request, *layouts, self._fleet.rules.wire))
+            plan = await books.sending(prefill, wire_bytes(self.request, *layouts, self._fleet.rules.wire))
         order = books.order(prefill)
-        outcome = await prefill.client.prefill(self.request, ticket, self._remaining_s())
+        outcome = await prefill.client.prefill(self.request, ticket, self._remaining_s(), plan)
         books.answered(prefill, order, outcome.num_cached_tokens)
         return outcome
 

@@ -5,13 +5,15 @@ On the way it times what the workers do, which is all that the predictions know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from protocol.pace import TransferPlan
 from protocol.request import GenerateRequest
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
+from router.fleet.planned_transfers import PlannedTransfer, PlannedTransfers, ask_of
 from scheduling.prefill_time import PromptWork
 
 
@@ -24,14 +26,16 @@ class PromptOrder:
 
 
 class AttemptBooks:
-    """The books of one try on one decode worker. `clock` gives seconds."""
+    """The books of one try on one decode worker."""
 
-    def __init__(self, request: GenerateRequest, decode: Member[DecodeClient], clock: Callable[[], float]) -> None:
+    def __init__(self, request: GenerateRequest, decode: Member[DecodeClient], transfers: PlannedTransfers) -> None:
         self._request = request
         self._decode = decode
-        self._clock = clock
+        self._transfers = transfers
+        self._clock = transfers.clock
         self._local: PromptOrder | None = None
         self._sending: tuple[Member[PrefillClient], float] | None = None
+        self._planned: PlannedTransfer | None = None
 
     @contextmanager
     def stay(self) -> Iterator[None]:
@@ -45,7 +49,7 @@ class AttemptBooks:
         finally:
             decode.num_active -= 1
             decode.num_held_tokens -= self._request.max_held_tokens
-            self.landed()
+            self.given_up()
             self._end_local()
 
     @contextmanager
@@ -67,15 +71,32 @@ class AttemptBooks:
         work = PromptWork(num_computed, num_cached_tokens, order.num_queued_tokens)
         prefill.prefill_time = prefill.prefill_time.learn(work, self._clock() - order.at)
 
-    def sending(self, prefill: Member[PrefillClient], num_bytes: float) -> None:
-        """So many bytes are to cross from a prefill worker, until they have `landed`."""
-        self.landed()
+    async def sending(self, prefill: Member[PrefillClient], num_bytes: float) -> TransferPlan | None:
+        """So many bytes are to cross from a prefill worker on which the prompt is `queued`, until they have `landed` or are
+        `given_up`. The plan for it, if the network could be reserved.
+        """
+        self.given_up()
         self._sending = prefill, num_bytes
         name = self._decode.name
         prefill.backlog_bytes[name] = prefill.backlog_bytes.get(name, 0.0) + num_bytes
+        ask = ask_of(self._request, prefill, self._decode, num_bytes)
+        self._planned = await self._transfers.reserve(ask, prefill.client)
+        return self._planned.plan if self._planned is not None else None
 
     def landed(self) -> None:
-        """Nothing of this try is on a link any more."""
+        """The decode worker has all that was sent."""
+        self._nothing_on_link()
+        if self._planned is not None:
+            self._planned.landed()
+
+    def given_up(self) -> None:
+        """Nothing more comes of what is sent, unless it has landed already."""
+        self._nothing_on_link()
+        if self._planned is not None:
+            self._planned.close()
+            self._planned = None
+
+    def _nothing_on_link(self) -> None:
         if self._sending is None:
             return
         prefill, num_bytes = self._sending
@@ -93,7 +114,9 @@ class AttemptBooks:
             self._decode.num_queued_tokens += self._request.num_prompt_tokens
 
     def first_token(self) -> None:
-        """A token has come from the decode worker: it has read the prompt, if it was given it."""
+        """A token has come from the decode worker: it has read the prompt, if it was given it or waited for KV in vain."""
+        if self._sending is not None:
+            self.given_up()
         if (order := self._local) is not None:
             self._end_local()
             work = PromptWork(self._request.num_prompt_tokens, 0, order.num_queued_tokens)

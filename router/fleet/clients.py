@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from protocol.errors import KvferryError
 from protocol.ids import WorkerId
+from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
 from router.generation import KvLanded
@@ -142,8 +143,22 @@ class PrefillClient(WorkerClient, Protocol):
         """Makes it shake hands with a decode worker and test the link."""
         ...
 
-    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
-        """Has the prompt read, and its KV shipped when there is a ticket."""
+    async def prefill(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, plan: TransferPlan | None = None
+    ) -> PrefillOutcome:
+        """Has the prompt read, and its KV shipped when there is a ticket; with a plan, at its pace."""
+        ...
+
+    def set_pace(self, request_id: str, pace: Pace) -> None:
+        """Gives a planned transfer another pace. Does not wait; a worker that is not connected has no transfer of ours."""
+        ...
+
+    def watch(self, request_id: str, on_progress: Callable[[TransferProgress], None]) -> None:
+        """Has `on_progress` called with what the worker reports of a planned transfer, until `unwatch`."""
+        ...
+
+    def unwatch(self, request_id: str) -> None:
+        """Reports that still come are dropped."""
         ...
 
 

@@ -15,9 +15,12 @@ from protocol.request import GenerateRequest
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.member import Member
+from router.fleet.network_view import sight_of
 from router.fleet.pairing import POLICIES
+from router.fleet.planned_transfers import PlannedTransfers
 from router.fleet.question import RoutingRules, question_of
 from router.generation import Readiness, WorkerReadiness
+from router.reservations.contract import Reservations
 from scheduling.pair_cost import Pair
 from scheduling.prefill_time import PrefillTimeModel
 
@@ -43,15 +46,24 @@ class Connector:
 
 
 class Fleet:
-    """All methods belong to one event loop."""
+    """All methods belong to one event loop. With `reservations` the network is held for each transfer; they are started with the
+    first `join` and closed with the fleet.
+    """
 
-    def __init__(self, connector: Connector | None = None, rules: RoutingRules | None = None) -> None:
+    def __init__(
+        self,
+        connector: Connector | None = None,
+        rules: RoutingRules | None = None,
+        reservations: Reservations | None = None,
+    ) -> None:
         self.rules = rules or RoutingRules()
+        self.transfers = PlannedTransfers(reservations, self.rules.clock)
         self.router_id = secrets.token_hex(8)
         self.prefills: dict[str, Member[PrefillClient]] = {}
         self.decodes: dict[str, Member[DecodeClient]] = {}
         self._connector = connector or Connector()
         self._num_choices = 0
+        self._has_started = False
         self._pinger: asyncio.Task[None] | None = None
         self._linker: asyncio.Task[None] | None = None
         self.last_success_at = -math.inf
@@ -61,6 +73,11 @@ class Fleet:
     def members(self) -> list[Member[Any]]:
         """All workers, prefill first."""
         return [*self.prefills.values(), *self.decodes.values()]
+
+    @property
+    def reservations(self) -> Reservations | None:
+        """Where the network is held for transfers; None where nobody plans them."""
+        return self.transfers.reservations
 
     async def join(self, targets: Sequence[WorkerTarget]) -> None:
         """Adds workers and links them with those that are here. Raises `WorkerUnavailable` for a silent one."""
@@ -73,6 +90,9 @@ class Fleet:
                 decode = self._connector.decode(target.target, self.router_id)
                 decode_member = Member(decode, await decode.describe())
                 self.decodes[decode_member.name] = decode_member
+        if self.reservations is not None and not self._has_started:
+            self._has_started = True
+            await self.reservations.start(self.transfers.on_pace)
         await self.link_all()
         if self._pinger is None:
             self._pinger = asyncio.create_task(self._ping_forever())
@@ -88,6 +108,8 @@ class Fleet:
     async def close(self) -> None:
         """Ends all connections."""
         await self.pause()
+        if self.reservations is not None and self._has_started:
+            await self.reservations.close()
         for member in self.members:
             await member.client.close()
 
@@ -95,6 +117,7 @@ class Fleet:
         """Shakes hands between all pairs that have not yet. A pair that refuses is not used; the reason is kept."""
         for prefill, decode in self._unlinked():
             await self._link(prefill, decode)
+        self._show_network()
 
     def choose(self, request: GenerateRequest, excluded: frozenset[str]) -> Pair:
         """The pair for a request, without the workers named in `excluded`. Raises `NotReady` when nobody can decode."""
@@ -150,6 +173,11 @@ class Fleet:
         if self._unlinked() and (self._linker is None or self._linker.done()):
             # On its own: a handshake with a worker that hangs must not keep the others from being looked after.
             self._linker = asyncio.create_task(self.link_all())
+        self._show_network()
+
+    def _show_network(self) -> None:
+        if self.reservations is not None:
+            self.reservations.observe(sight_of(self.prefills.values(), self.decodes))
 
     async def _ping_forever(self) -> None:
         while True:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -17,12 +17,16 @@ from protocol.description import WorkerDescription, description_from_wire
 from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
 from protocol.ids import WorkerId
 from protocol.order_session import ROUTER_KEY
+from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc
 from protocol.ticket import Ticket
 from protocol.wire import (
     generation_to_wire,
+    pace_to_wire,
+    plan_to_wire,
+    progress_from_wire,
     scores_from_wire,
     ticket_from_wire,
     ticket_to_wire,
@@ -158,6 +162,7 @@ class GrpcPrefillClient(GrpcWorkerClient):
     ) -> None:
         super().__init__(target, router_id, token, messages)
         self._stub = rpc.PrefillWorkerStub(self._channel)
+        self._watchers: dict[str, Callable[[TransferProgress], None]] = {}
 
     async def connect(self, decode_target: str) -> pb.ConnectReply:
         """Makes it shake hands with a decode worker and test the link."""
@@ -169,15 +174,35 @@ class GrpcPrefillClient(GrpcWorkerClient):
             raise self._silence(error) from error
         return reply
 
-    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
-        """Has the prompt read, and its KV shipped when there is a ticket."""
+    async def prefill(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, plan: TransferPlan | None = None
+    ) -> PrefillOutcome:
+        """Has the prompt read, and its KV shipped when there is a ticket; with a plan, at its pace."""
         message = pb.PrefillRequest(
             generation=self._messages.of(request),
             ticket=ticket_to_wire(ticket) if ticket is not None else None,
+            plan=plan_to_wire(plan) if plan is not None else None,
         )
         reply = (await self._orders.ask(deadline_s, prefill=message)).prefill
         scores = scores_from_wire(reply.prompt_scores) if request.num_prompt_logprobs is not None else None
         return PrefillOutcome(tuple(map(token_from_wire, reply.first_tokens)), reply.num_cached_tokens, scores)
+
+    def set_pace(self, request_id: str, pace: Pace) -> None:
+        """Gives a planned transfer another pace. Without a stream there is no request of this router on the worker."""
+        self._orders.tell_if_open(pace=pb.PaceOrder(request_id=request_id, pace=pace_to_wire(pace)))
+
+    def watch(self, request_id: str, on_progress: Callable[[TransferProgress], None]) -> None:
+        """Has `on_progress` called with what the worker reports of a planned transfer, until `unwatch`."""
+        self._watchers[request_id] = on_progress
+
+    def unwatch(self, request_id: str) -> None:
+        """Reports that still come are dropped."""
+        self._watchers.pop(request_id, None)
+
+    def _on_delivery(self, delivery: pb.Delivery) -> None:
+        for message in delivery.progress:
+            if (on_progress := self._watchers.get(message.request_id)) is not None:
+                on_progress(progress_from_wire(message))
 
 
 class GrpcDecodeClient(GrpcWorkerClient):

@@ -14,8 +14,6 @@ from scheduling.prefill_time import PrefillTimeModel
 Client = TypeVar("Client", bound=WorkerClient)
 Answer = TypeVar("Answer")
 
-ASSUMED_LINK_BYTES_PER_SECOND = 1e9
-"""Of a link whose handshake brought no rate."""
 STAY_SMOOTHING = 0.1
 MAX_MISSED_PINGS = 3
 """Status calls that may fail in a row before a worker is taken for gone."""
@@ -64,13 +62,9 @@ class Member(Generic[Client]):
         if not self.is_healthy:
             self.client.give_up()
 
-    def link_bytes_per_second(self, decode: str) -> float:
-        """What the link to a decode worker moves: as measured under load, else in the self-test; 0 without a link."""
-        reply = self.links.get(decode)
-        if reply is None:
-            return 0.0
-        measured = next((link.bytes_per_second for link in self.status.links if link.peer.name == decode), 0.0)
-        return float(measured or reply.bytes_per_second or ASSUMED_LINK_BYTES_PER_SECOND)
+    def measured_bytes_per_second(self, decode: str) -> float:
+        """What the link to a decode worker moved under load; 0 where it was not measured."""
+        return next((link.bytes_per_second for link in self.status.links if link.peer.name == decode), 0.0)
 
     def time_stay(self, seconds: float) -> None:
         """Learns from a request that kept its place for so long."""

@@ -104,6 +104,12 @@ class OrderStream:
         self._outgoing.append(pb.Order(**what))
         self._wake.set()
 
+    def tell_if_open(self, **what: Any) -> None:
+        """As `tell`, without waiting: an order about a request that is there only while the stream is. Else nothing is sent."""
+        if self._is_open:
+            self._outgoing.append(pb.Order(**what))
+            self._wake.set()
+
     def give_up(self, error: KvferryError) -> None:
         """Fails all that wait for an answer. The stream stays open."""
         for waiting in self._waiting.values():

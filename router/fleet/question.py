@@ -14,6 +14,7 @@ from protocol.wire_rule import WireOffer
 from router.config import RoutingPolicy
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
+from router.fleet.network_view import link_rate
 from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS, DecodeLoad, LinkLoads, PairingQuestion, PrefillLoad
 
 SIXTEEN_BIT_BYTES = 2
@@ -22,13 +23,15 @@ SIXTEEN_BIT_BYTES = 2
 @dataclass(frozen=True, slots=True)
 class RoutingRules:
     """How a fleet chooses. Prompts shorter than `min_remote_tokens` stay where they are decoded; `chunk_tokens` are computed,
-    and then sent, at a time; `wire` is how KV is written. `clock` gives seconds.
+    and then sent, at a time; `wire` is how KV is written; `link_bytes_per_second` is what an operator says that every link
+    moves, None to go by measurement. `clock` gives seconds.
     """
 
     policy: RoutingPolicy = RoutingPolicy.JOINT
     min_remote_tokens: int = 0
     chunk_tokens: int = ASSUMED_CHUNK_TOKENS
     wire: WireOffer = field(default_factory=WireOffer)
+    link_bytes_per_second: int | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -42,7 +45,7 @@ def question_of(
     """The question, of the workers that may be chosen. No worker knows a prefix yet: nothing counts as cached."""
     names = [one.name for one in decodes]
     shape = len(prefills), len(names)
-    rates = [one.link_bytes_per_second(name) for one in prefills for name in names]
+    rates = [link_rate(one, name, rules.link_bytes_per_second).bytes_per_second for one in prefills for name in names]
     backlogs = [one.backlog_bytes.get(name, 0.0) for one in prefills for name in names]
     return PairingQuestion(
         num_prompt_tokens=request.num_prompt_tokens,

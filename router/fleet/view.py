@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
+from router.fleet.clients import PrefillClient
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
+from router.fleet.network_view import link_rate
+from router.fleet.planned_transfers import PlannedTransfers
 
 
 def add_cluster_route(app: FastAPI, fleet: Fleet) -> None:
@@ -22,25 +26,39 @@ def add_cluster_route(app: FastAPI, fleet: Fleet) -> None:
 
 
 def cluster_view(fleet: Fleet) -> dict[str, Any]:
-    """Workers with their place, load and health, and the links between them with their measured rates."""
+    """Workers with their place, load and health, the links between them, and how the network is reserved and used: null where
+    no transfers are planned.
+    """
     readiness = fleet.readiness()
-    links = [
-        {
-            "prefill": prefill.name,
-            "decode": decode,
-            "transport": reply.transport,
-            "self_test_bytes_per_second": reply.bytes_per_second,
-            "bytes_per_second": prefill.link_bytes_per_second(decode),
-        }
-        for prefill in fleet.prefills.values()
-        for decode, reply in prefill.links.items()
-    ]
     return {
         "is_ready": readiness.is_ready,
         "reason": readiness.reason,
         "workers": [_worker(member) for member in fleet.members],
-        "links": links,
+        "links": [_link(fleet, prefill, decode) for prefill in fleet.prefills.values() for decode in prefill.links],
+        "reservations": _reservations(fleet.transfers),
+        "recent_transfers": [asdict(ended) for ended in fleet.transfers.recent],
     }
+
+
+def _link(fleet: Fleet, prefill: Member[PrefillClient], decode: str) -> dict[str, Any]:
+    reply = prefill.links[decode]
+    rate = link_rate(prefill, decode, fleet.rules.link_bytes_per_second)
+    return {
+        "prefill": prefill.name,
+        "decode": decode,
+        "transport": reply.transport,
+        "self_test_bytes_per_second": reply.bytes_per_second,
+        "bytes_per_second": rate.bytes_per_second,
+        "rate_source": rate.source.value,
+    }
+
+
+def _reservations(transfers: PlannedTransfers) -> dict[str, Any] | None:
+    """Ports and leases of the whole planner, which several routers may share; transfers without a plan are this router's."""
+    if transfers.reservations is None:
+        return None
+    use = asdict(transfers.reservations.use())
+    return {**use, "num_unplanned": dict(transfers.num_unplanned)}
 
 
 def _worker(member: Member[Any]) -> dict[str, Any]:

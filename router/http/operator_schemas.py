@@ -108,19 +108,87 @@ class ClusterWorker(Shape):
 
 
 class ClusterLink(Shape):
-    """A link from a prefill to a decode worker, with its rate in the self-test and as measured since."""
+    """A link from a prefill to a decode worker, with its rate in the self-test, and the one that is counted on with its source:
+    as an operator gave it, as it was measured under load, or the self-test's.
+    """
 
     prefill: str
     decode: str
     transport: str
     self_test_bytes_per_second: float
     bytes_per_second: float
+    rate_source: Literal["given", "measured", "self-test", "assumed"]
+
+
+class ClusterPort(Shape):
+    """One direction of a worker's attachment: what it carries, what of that is reserved, allowed and achieved now."""
+
+    worker: str
+    direction: Literal["egress", "ingress"]
+    bytes_per_second: Count
+    reserved_bytes_per_second: Count
+    allowed_bytes_per_second: Count
+    achieved_bytes_per_second: Count
+    num_leases: Count
+
+
+class ClusterPace(Shape):
+    """What is held for a transfer, what it may use, and whether others use its ports too."""
+
+    reserved_bytes_per_second: float
+    allowed_bytes_per_second: float
+    is_shared: bool
+
+
+class ClusterLease(Shape):
+    """A transfer that is under way, for which the network is reserved."""
+
+    lease_id: Count
+    owner: str
+    request_id: str
+    source: str
+    destination: str
+    num_bytes: Count
+    acknowledged_bytes: Count
+    pace: ClusterPace
+    achieved_bytes_per_second: float
+    ends_in_s: float
+
+
+class ClusterReservations(Shape):
+    """Ports, leases and counts of the planner; `num_unplanned` are this router's transfers that it held nothing for, by error."""
+
+    ports: list[ClusterPort]
+    leases: list[ClusterLease]
+    num_reserved: Count
+    num_refused: Count
+    num_released: Count
+    num_expired: Count
+    num_unplanned: dict[str, Count]
+
+
+class ClusterTransfer(Shape):
+    """A planned transfer that has ended: as it was planned, and as it went. The ends count from the reservation; the actual one
+    is null where the KV did not land.
+    """
+
+    request_id: str
+    prefill: str
+    decode: str
+    num_bytes: Count
+    acknowledged_bytes: Count
+    reserved_bytes_per_second: float
+    achieved_bytes_per_second: float
+    predicted_end_s: float | None
+    actual_end_s: float | None
 
 
 class ClusterAnswer(Shape):
-    """The workers and the links between them."""
+    """The workers, the links between them, how the network is reserved (null where nobody plans it), and the last transfers."""
 
     is_ready: bool
     reason: str
     workers: list[ClusterWorker]
     links: list[ClusterLink]
+    reservations: ClusterReservations | None
+    recent_transfers: list[ClusterTransfer]

@@ -11,6 +11,7 @@ import torch
 
 from decode_worker.config import DecodeConfig
 from protocol.errors import BadRequest, WorkerUnavailable
+from protocol.pace import TransferPlan
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire_rule import LOSSLESS, Importance, WireCodec, WireRule
@@ -207,8 +208,10 @@ def test_a_continuation_keeps_the_budget(landed: Landings) -> None:
 class _AnswerLost(InProcessPrefill):
     """A prefill worker whose connection breaks when all KV has crossed and its answer is due."""
 
-    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
-        await super().prefill(request, ticket, deadline_s)
+    async def prefill(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, plan: TransferPlan | None = None
+    ) -> PrefillOutcome:
+        await super().prefill(request, ticket, deadline_s, plan)
         while not self.duo.decodes[0].admission.num_landed_wire_bytes:  # noqa: ASYNC110 - the duo turns between
             await asyncio.sleep(0)
         raise WorkerUnavailable("the connection broke")

@@ -19,12 +19,14 @@ from prefill_worker.config import PrefillConfig
 from prefill_worker.worker import PrefillWorker
 from protocol.errors import KvferryError
 from protocol.ids import WorkerId, new_request_id
+from protocol.pace import Pace
 from protocol.request import GeneratedToken, GenerateRequest, SamplingParams, StopRule
 from router.config import RoutingPolicy
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.member import MAX_MISSED_PINGS
 from router.fleet.question import RoutingRules
+from router.reservations.contract import Reservations
 from tests.support.clock import FakeClock
 from tests.support.events import events_of
 from tests.support.in_process import InProcessDecode, InProcessPrefill
@@ -49,7 +51,7 @@ MAX_TURNS = 20_000
 @dataclass(frozen=True, slots=True)
 class DuoOptions:
     """What a test may vary. `prefill_engine` and `decode_engine` are keywords of `make_engine`; `slow_prefills` are workers, by
-    number, with a config of their own.
+    number, with a config of their own. `link_bytes_per_second` is what link tests find, `reservations` makes a planner.
     """
 
     num_prefill: int = 1
@@ -65,10 +67,14 @@ class DuoOptions:
     num_slots: int = 8
     policy: RoutingPolicy = RoutingPolicy.JOINT
     request_timeout_s: float = 600.0
+    link_bytes_per_second: float = 0.0
+    reservations: Callable[[FakeClock], Reservations] | None = None
 
 
 class Duo:
-    """The whole of it. `fabric.faults` orders faults on the wire; `kill` ends a worker without a word."""
+    """The whole of it. `fabric.faults` orders faults on the wire; `kill` ends a worker without a word. `told` has the paces
+    that prefill workers were told, by request.
+    """
 
     def __init__(self, options: DuoOptions | None = None) -> None:
         self.options = options or DuoOptions()
@@ -79,7 +85,9 @@ class Duo:
         self.dead: set[str] = set()
         self.stopped: set[str] = set()
         rules = RoutingRules(self.options.policy, chunk_tokens=self.options.prefill.max_step_tokens, clock=self.clock)
-        self.fleet = Fleet(Connector(self._prefill_client, self._decode_client), rules)
+        self.told: dict[str, list[Pace]] = {}
+        reservations = self.options.reservations(self.clock) if self.options.reservations is not None else None
+        self.fleet = Fleet(Connector(self._prefill_client, self._decode_client), rules, reservations)
         self.dispatcher = Dispatcher(self.fleet, self.options.request_timeout_s)
         self._is_joined = False
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from decode_worker.outlet import OutletBatch
@@ -15,6 +17,7 @@ from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from protocol.errors import DeadlineExceeded, WorkerUnavailable
 from protocol.ids import WorkerId, new_request_id
+from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
@@ -98,6 +101,10 @@ class _InProcess:
 class InProcessPrefill(_InProcess):
     """A prefill worker of the duo."""
 
+    def __init__(self, duo: Duo, target: str) -> None:
+        super().__init__(duo, target)
+        self.watchers: dict[str, Callable[[TransferProgress], None]] = {}
+
     @property
     def _worker(self) -> PrefillWorker:
         return next(one for one in self.duo.prefills if one.identity.name == self.target)
@@ -111,13 +118,39 @@ class InProcessPrefill(_InProcess):
         test = decode.reserve_link_test(LandingRequest(new_request_id(), self._worker.identity, 0, num_tokens, ()))
         await self.answer_of(asyncio.wrap_future(sender.connect(receiver.address())))
         await self.answer_of(asyncio.wrap_future(self._worker.test_link(test)))
-        return pb.ConnectReply(decode_worker=worker_id_to_wire(decode.identity), transport="local")
-
-    async def prefill(self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float) -> PrefillOutcome:
-        answer = await self.answer_of(
-            asyncio.wrap_future(self._worker.submit(request, ticket, deadline_s)), time.monotonic() + deadline_s
+        return pb.ConnectReply(
+            decode_worker=worker_id_to_wire(decode.identity),
+            transport="local",
+            bytes_per_second=self.duo.options.link_bytes_per_second,
         )
+
+    async def prefill(
+        self, request: GenerateRequest, ticket: Ticket | None, deadline_s: float, plan: TransferPlan | None = None
+    ) -> PrefillOutcome:
+        if plan is not None:
+            self.duo.told.setdefault(request.request_id, []).append(plan.pace)
+        submit = self._worker.submit
+        if "plan" in inspect.signature(submit).parameters:
+            submit = partial(submit, plan=plan)
+        answered = submit(request, ticket, deadline_s)
+        answer = await self.answer_of(asyncio.wrap_future(answered), time.monotonic() + deadline_s)
         return PrefillOutcome(answer.first_tokens, answer.num_cached_tokens, answer.prompt_logprobs)
+
+    def set_pace(self, request_id: str, pace: Pace) -> None:
+        self.duo.told.setdefault(request_id, []).append(pace)
+        if (set_pace := getattr(self._worker, "set_pace", None)) is not None:
+            set_pace(request_id, pace)
+
+    def watch(self, request_id: str, on_progress: Callable[[TransferProgress], None]) -> None:
+        self.watchers[request_id] = on_progress
+
+    def unwatch(self, request_id: str) -> None:
+        self.watchers.pop(request_id, None)
+
+    def report(self, progress: TransferProgress) -> None:
+        """What the worker says of a transfer, as its stream would bring it."""
+        if (on_progress := self.watchers.get(progress.request_id)) is not None:
+            on_progress(progress)
 
     async def cancel(self, request_id: str, choice: int | None = None) -> None:
         await self.answer_of(asyncio.wrap_future(self._worker.cancel(request_id, choice)))

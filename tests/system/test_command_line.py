@@ -43,7 +43,7 @@ def test_two_by_two_aggregated_and_status(tiny_model: Path) -> None:
         assert all(worker["status"]["num_steps"] > 0 for worker in server.cluster()["workers"])
         shown = _kvferry("status", "--url", server.url)
         assert shown.returncode == 0
-        assert all(name in shown.stdout for name in ("prefill-1", "decode-1", "ready", "GB/s"))
+        assert all(name in shown.stdout for name in ("prefill-1", "decode-1", "ready", "B/s"))
         view = json.loads(_kvferry("status", "--url", server.url, "--json").stdout)
         assert len(view["links"]) == 4
 
