@@ -121,9 +121,7 @@ def print_reservations(console: Console, reservations: Mapping[str, Any]) -> Non
     for column in ("port", "direction", "carries", "reserved", "allowed", "achieved", "leases"):
         ports.add_column(column)
     for port in reservations["ports"]:
-        rates = (
-            format_rate(port[f"{kind}bytes_per_second"]) for kind in ("", "reserved_", "allowed_", "achieved_")
-        )
+        rates = (format_rate(port[f"{kind}bytes_per_second"]) for kind in ("", "reserved_", "allowed_", "achieved_"))
         ports.add_row(port["worker"], port["direction"], *rates, str(port["num_leases"]))
     console.print(ports)
     if not reservations["leases"]:

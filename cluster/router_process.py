@@ -34,9 +34,9 @@ from router.fleet.transfer_metrics import register_transfer_metrics
 from router.fleet.view import add_cluster_route
 from router.front.front import create_front
 from router.http.app import app_of
-from router.rpc.server import PublicRpcServer
 from router.reservations.contract import Reservations
 from router.reservations.own import OwnReservations
+from router.rpc.server import PublicRpcServer
 from router.server import HttpServer
 from router.tokenization.tokenizer import Tokenizer
 from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS

@@ -31,8 +31,9 @@ def format_size(num_bytes: float) -> str:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second of `25Mbit`, `100Gbit/s` or `3GB/s`, in decimal units. Raises `ConfigError` for anything else: `Mb` is read
-    by some as bits and by others as bytes.
+    """Bytes per second of `25Mbit`, `100Gbit/s` or `3GB/s`, in decimal units.
+
+    Raises `ConfigError` for anything else: `Mb` is read by some as bits and by others as bytes.
     """
     match = _RATE.fullmatch(str(text))
     if match is None:

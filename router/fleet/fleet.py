@@ -46,8 +46,8 @@ class Connector:
 
 
 class Fleet:
-    """All methods belong to one event loop. With `reservations` the network is held for each transfer; they are started with the
-    first `join` and closed with the fleet.
+    """All methods belong to one event loop. With `reservations` the network is held for each transfer; they are started with
+    the first `join` and closed with the fleet.
     """
 
     def __init__(

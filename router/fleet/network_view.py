@@ -37,13 +37,13 @@ def link_rate(prefill: Member[PrefillClient], decode: str, given_bytes_per_secon
     reply = prefill.links.get(decode)
     if reply is None:
         return LinkRate(0.0, RateSource.NO_LINK)
-    known = (
-        (given_bytes_per_second, RateSource.GIVEN),
-        (prefill.measured_bytes_per_second(decode), RateSource.MEASURED),
-        (reply.bytes_per_second, RateSource.SELF_TEST),
-    )
-    found = next(((rate, source) for rate, source in known if rate), (ASSUMED_LINK_BYTES_PER_SECOND, RateSource.ASSUMED))
-    return LinkRate(float(found[0]), found[1])
+    if given_bytes_per_second:
+        return LinkRate(float(given_bytes_per_second), RateSource.GIVEN)
+    if measured := prefill.measured_bytes_per_second(decode):
+        return LinkRate(measured, RateSource.MEASURED)
+    if reply.bytes_per_second:
+        return LinkRate(reply.bytes_per_second, RateSource.SELF_TEST)
+    return LinkRate(ASSUMED_LINK_BYTES_PER_SECOND, RateSource.ASSUMED)
 
 
 def sight_of(prefills: Iterable[Member[PrefillClient]], decodes: Mapping[str, Member[DecodeClient]]) -> NetworkSight:

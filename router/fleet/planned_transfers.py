@@ -70,9 +70,7 @@ class PlannedTransfers:
         self._num_asking += 1
         try:
             reservation = await self.reservations.reserve(ask)
-            reservation = Reservation(
-                reservation.lease_id, self._early.pop(reservation.lease_id, reservation.pace)
-            )
+            reservation = Reservation(reservation.lease_id, self._early.pop(reservation.lease_id, reservation.pace))
         except KvferryError as error:
             self.num_unplanned[error.code] += 1
             log.info("request %s is sent without a plan: %s", ask.request_id, error.message)

@@ -156,7 +156,7 @@ class ClusterLease(Shape):
 
 
 class ClusterReservations(Shape):
-    """Ports, leases and counts of the planner; `num_unplanned` are this router's transfers that it held nothing for, by error."""
+    """Ports, leases and counts of the planner; `num_unplanned` are this router's transfers without a lease, by error."""
 
     ports: list[ClusterPort]
     leases: list[ClusterLease]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.cli import main
-from cluster.router_process import RouterSpec
+from cluster.router_process import RouterSpec, reservations_of
 from cluster.router_settings import (
     api_keys_of,
     cluster_token_of,
@@ -29,6 +29,7 @@ from protocol.wire_rule import WireCodec, WireOffer, WireRule
 from router.config import RouterConfig, RoutingPolicy
 from router.server import listening_socket
 from tests.support.certificate import why_not, write_certificate
+from transfer.planner.network import NetworkSight, PairSight
 
 SECRET = "sk-marker-of-a-secret"
 LOSSLESS_WITHOUT_INT4 = WireRule(allows_int4=False)
@@ -241,3 +242,21 @@ def test_a_wrong_key_is_one_line_without_the_key(capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert SECRET not in captured.err + captured.out
+
+
+def test_planned_transfers_are_reserved_by_the_router() -> None:
+    """By default; not for the other ways to push, nor where nothing is shipped. The rate of links reaches its planner."""
+    assert router_config(_settings()).plans_transfers
+    for changes in ({"kv_push": "chunks"}, {"kv_push": "end"}, {"prefill": 0}):
+        config = router_config(_settings(**changes))
+        assert not config.plans_transfers
+        assert reservations_of(config) is None
+    config = router_config(_settings(link_bandwidth="25Mbit"))
+    assert config.link_bytes_per_second == 3_125_000
+    assert router_config(_settings()).link_bytes_per_second is None
+    spec = RouterSpec("directory", config, 0, "info")
+    assert RouterSpec.from_json(spec.to_json()) == spec
+    reservations = reservations_of(config)
+    assert reservations is not None
+    reservations.observe(NetworkSight((PairSight("prefill-0", "decode-0", 1e9, 0.0),)))
+    assert {port.bytes_per_second for port in reservations.use().ports} == {3_125_000}

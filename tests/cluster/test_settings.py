@@ -12,7 +12,7 @@ import pytest
 from cluster.cli import main
 from cluster.load_settings import add_flags, load_settings
 from cluster.settings import ServeSettings, environment_of, flag_of
-from cluster.sizes import format_size, parse_size
+from cluster.sizes import format_rate, format_size, parse_rate, parse_size
 from cluster.worker_spec import WorkerSpec, spec_of
 from prefill_worker.config import Push
 from protocol.errors import ConfigError
@@ -36,9 +36,14 @@ def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
 
 def test_every_setting_has_its_flag_and_its_variable() -> None:
     """All three spellings of every setting are understood."""
+    words = {"link_bandwidth": "25Mbit"}
     together = {"tls_cert": ["--tls-key", "1MiB"], "tls_key": ["--tls-cert", "1MiB"]}
     for field in fields(ServeSettings):
-        value = str(field.default) if field.default != "" else (field.metadata["choices"] or ("1MiB",))[-1]
+        value = (
+            str(field.default)
+            if field.default != ""
+            else (field.metadata["choices"] or (words.get(field.name, "1MiB"),))[-1]
+        )
         given = [] if isinstance(field.default, bool) else [value]
         flag = f"--{flag_of(field.name)}" if given else f"--no-{flag_of(field.name)}"
         for argv, environment in (([flag, *given], {}), ([], {environment_of(field.name): value})):
@@ -117,6 +122,7 @@ def test_a_broken_file_is_not_quoted(tmp_path: Path) -> None:
         (["m", "--kv-cache-memory", "lots"], "lots"),
         (["m", "--request-timeout", "nan"], "request-timeout"),
         (["m", "--max-body", "much"], "much"),
+        (["m", "--link-bandwidth", "25Mb"], "25Mb"),
         (["m", "--tls-cert", "file"], "tls-key"),
         (["m", "--tls-key", "file"], "tls-cert"),
         ([], "model"),
@@ -157,6 +163,24 @@ def test_sizes_are_read_and_written_in_binary_units() -> None:
     ]
     with pytest.raises(ConfigError):
         parse_size("-1GiB")
+
+
+def test_rates_are_read_in_bits_or_bytes_and_written_in_bytes() -> None:
+    """Decimal units, a second always meant; what could be either bits or bytes is refused."""
+    texts = ("25Mbit", "100 Gbit/s", "3GB/s", "1.5kB/s", "8bit", "800kbit/s", "1B/s")
+    wanted = [3_125_000, 12_500_000_000, 3_000_000_000, 1_500, 1, 100_000, 1]
+    assert [parse_rate(text) for text in texts] == wanted
+    assert [format_rate(rate) for rate in (12.3, 1_500, 3_125_000, 12.5e9)] == [
+        "12 B/s",
+        "1.5 kB/s",
+        "3.1 MB/s",
+        "12.50 GB/s",
+    ]
+    for text in ("", "25", "25Mb", "25MB", "25Mbps", "-1Mbit", "1MiB/s", "nanMbit", "infMbit"):
+        with pytest.raises(ConfigError, match="is not a rate"):
+            parse_rate(text)
+    with pytest.raises(ConfigError, match="no link is that slow"):
+        parse_rate("1bit")
 
 
 def test_a_budget_below_one_chooses_a_codec() -> None:

@@ -14,9 +14,14 @@ from transfer.planner.planner import TransferPlanner
 OWNER = "router-1"
 
 
+def planner_desk() -> PlannerDesk:
+    """Packet links whose rates are what routers see."""
+    return PlannerDesk(TransferPlanner(PacketFabric()))
+
+
 def own_reservations(clock: FakeClock) -> OwnReservations:
-    """Packet links whose rates are what the router sees."""
-    return OwnReservations(PlannerDesk(TransferPlanner(PacketFabric(max_share=15 / 16))), OWNER, clock)
+    """A router that plans for itself."""
+    return OwnReservations(planner_desk(), OWNER, clock)
 
 
 class BrokenDesk(PlannerDesk):
