@@ -171,6 +171,8 @@ class PlannedTransfer:
         )
 
     def _on_progress(self, progress: TransferProgress) -> None:
+        if self._last is not None and self._last.is_ended:
+            return
         self._last = progress
         if self._is_held:
             self._reservations.progress(self._lease_id, progress.acknowledged_bytes)

@@ -81,6 +81,8 @@ def test_the_text_is_the_same_and_the_lease_is_gone(expected: list[int]) -> None
     ]  # the others waited in a queue, and may have landed before they were expected to begin
     assert alone.reserved_bytes_per_second > 0
     assert alone.predicted_end_s is not None
+    assert alone.acknowledged_bytes >= alone.num_bytes
+    assert alone.achieved_bytes_per_second > 0
     assert not duo.fleet.transfers.num_unplanned
 
 
@@ -265,7 +267,9 @@ def test_a_pace_that_overtakes_its_lease_counts(expected: list[int]) -> None:
 
 
 def test_reports_of_p_keep_the_planner_up_to_date() -> None:
-    """What was acknowledged reaches the planner; the end of the transfer ends the lease, and its rate is remembered."""
+    """What was acknowledged reaches the planner; the end of the transfer ends the lease, and its rate is remembered. What is
+    said after the end counts no more.
+    """
     duo = _duo()
     duo.run(duo.fleet.look)
     duo.fabric.faults.hold()

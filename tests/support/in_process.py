@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from decode_worker.outlet import OutletBatch
@@ -129,17 +127,13 @@ class InProcessPrefill(_InProcess):
     ) -> PrefillOutcome:
         if plan is not None:
             self.duo.told.setdefault(request.request_id, []).append(plan.pace)
-        submit = self._worker.submit
-        if "plan" in inspect.signature(submit).parameters:
-            submit = partial(submit, plan=plan)
-        answered = submit(request, ticket, deadline_s)
+        answered = self._worker.submit(request, ticket, deadline_s, plan, self.report)
         answer = await self.answer_of(asyncio.wrap_future(answered), time.monotonic() + deadline_s)
         return PrefillOutcome(answer.first_tokens, answer.num_cached_tokens, answer.prompt_logprobs)
 
     def set_pace(self, request_id: str, pace: Pace) -> None:
         self.duo.told.setdefault(request_id, []).append(pace)
-        if (set_pace := getattr(self._worker, "set_pace", None)) is not None:
-            set_pace(request_id, pace)
+        self._worker.set_pace(request_id, pace)
 
     def watch(self, request_id: str, on_progress: Callable[[TransferProgress], None]) -> None:
         self.watchers[request_id] = on_progress

@@ -11,6 +11,7 @@ from router.fleet.clients import TokenInbox
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Fleet, WorkerTarget
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
+from router.reservations.contract import Reservations
 from tests.router.fleet.loopback import Node
 from tests.support.duo import greedy
 from tests.support.events import events_of
@@ -76,11 +77,15 @@ def check_idle(*nodes: Node) -> None:
         node.check_threads()
 
 
-def with_fleet(nodes: list[Node], work: Callable[[Fleet, Dispatcher], Awaitable[Answer]]) -> Answer:
+def with_fleet(
+    nodes: list[Node],
+    work: Callable[[Fleet, Dispatcher], Awaitable[Answer]],
+    reservations: Reservations | None = None,
+) -> Answer:
     """Runs a coroutine with a fleet that has joined the nodes and is looked after only when the test says so."""
 
     async def run() -> Answer:
-        fleet = Fleet()
+        fleet = Fleet(reservations=reservations)
         dispatcher = Dispatcher(fleet, DEADLINE_S)
         try:
             await fleet.join([WorkerTarget(node.identity.name.split("-")[0], node.target) for node in nodes])

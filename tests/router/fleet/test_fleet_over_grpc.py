@@ -14,7 +14,9 @@ from protocol.request import GeneratedToken
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Fleet
 from router.fleet.member import MAX_MISSED_PINGS
+from router.fleet.planned_transfers import EndedTransfer
 from router.generation import KvLanded
+from router.reservations.own import OwnReservations
 from tests.router.fleet.driving import (
     NUM_TOKENS,
     PROMPT,
@@ -28,6 +30,7 @@ from tests.router.fleet.loopback import Node
 from tests.support.duo import greedy
 from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
+from tests.support.planned import OWNER, planner_desk
 from tests.support.tiny_model import tiny_engine
 from transfer.codec.budget import sixteen_bit_bytes
 
@@ -52,6 +55,23 @@ def test_stopping_p_moves_its_prompts(prefill: Node, decode: Node, cluster: Clus
     assert with_fleet([prefill, decode], work) == expected
     assert decode.decode.num_local_prefill_tokens == len(PROMPT)
     check_idle(decode)
+
+
+def test_a_planned_transfer_is_reported_to_the_router(prefill: Node, decode: Node, expected: list[int]) -> None:
+    """The plan crosses with the prompt, reports come back, and the lease is gone with the transfer."""
+    reservations = OwnReservations(planner_desk(), OWNER)
+
+    async def work(fleet: Fleet, dispatcher: Dispatcher) -> EndedTransfer:
+        assert await answer(dispatcher) == expected
+        assert reservations.use().leases == ()
+        (ended,) = fleet.transfers.recent
+        return ended
+
+    ended = with_fleet([prefill, decode], work, reservations)
+    assert ended.acknowledged_bytes >= ended.num_bytes > 0
+    assert ended.achieved_bytes_per_second > 0
+    assert ended.actual_end_s is not None
+    check_idle(prefill, decode)
 
 
 def test_what_crossed_is_told_to_the_router(prefill: Node, decode: Node) -> None:

@@ -17,6 +17,7 @@ from protocol.errors import (
     WorkerUnavailable,
 )
 from protocol.ids import WorkerId
+from protocol.pace import Pace
 from protocol.request import GeneratedToken
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from tests.router.fleet.driving import (
@@ -64,6 +65,21 @@ def test_a_request_call_by_call(prefill: Node, decode: Node, expected: list[int]
 
     assert with_clients(prefill, decode, work) == expected
     check_idle(prefill, decode)
+
+
+def test_another_pace_crosses_where_there_is_a_stream(prefill: Node, decode: Node) -> None:
+    """Without one the worker holds nothing of this router, and is told nothing; no answer is waited for."""
+    told: list[tuple[str, Pace]] = []
+    prefill.prefill.set_pace = lambda request_id, pace: told.append((request_id, pace))  # type: ignore[method-assign]
+
+    async def work(p: GrpcPrefillClient, d: GrpcDecodeClient) -> None:
+        p.set_pace("request-1", Pace(1.0, 2.0, True))
+        await p.cancel("nobody")
+        p.set_pace("request-2", Pace(3.0, 4.0, False))
+        await p.cancel("nobody")
+
+    with_clients(prefill, decode, work)
+    assert told == [("request-2", Pace(3.0, 4.0, False))]
 
 
 def test_generate_and_cancel(prefill: Node, decode: Node, expected: list[int]) -> None:
