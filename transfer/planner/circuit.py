@@ -101,6 +101,10 @@ class CircuitFabric:
         freed = self._without_windows(lease_id, now)
         return replace(freed, ledger=freed.ledger.without(lease_id))
 
+    def with_pairs(self, pairs: Mapping[tuple[str, str], Pair]) -> CircuitFabric:
+        """Windows placed from now on have the new rates."""
+        return replace(self, ledger=self.ledger.with_pairs(pairs))
+
     def renew(self, owner: str, now: float) -> CircuitFabric:
         """Puts off the expiry of an owner's leases. Windows stay as booked."""
         return replace(self, ledger=self.ledger.with_owner_renewed(owner, now))

@@ -52,6 +52,10 @@ class Fabric(Protocol):
         """Gives back what is left of a lease at once. A lease that is gone already is no error: both ends may release it."""
         ...
 
+    def with_pairs(self, pairs: Mapping[tuple[str, str], Pair]) -> Self:
+        """The same leases over ways that were measured anew, by source and destination. What was sold stays sold."""
+        ...
+
     def renew(self, owner: str, now: float) -> Self:
         """Puts off the expiry of all leases of an owner that is alive."""
         ...

@@ -112,12 +112,22 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Yield:
+    """A lease that makes room for a shorter transfer: its windows as they are (`before`) and as they would be (`after`)."""
+
+    lease_id: int
+    before: tuple[Window, ...]
+    after: tuple[Window, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a fabric would promise for a demand over a pair. Holds nothing until it is committed."""
+    """What a fabric would promise for a demand over a pair, and who would yield. Holds nothing until it is committed."""
 
     demand: TransferDemand
     pair: Pair
     windows: tuple[Window, ...]
+    yields: tuple[Yield, ...] = ()
 
     @property
     def ready(self) -> float:

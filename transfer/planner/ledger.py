@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from protocol.errors import Overloaded, PlanRefused, UnknownLease
-from transfer.planner.lease import Lease, Proposal
+from transfer.planner.lease import Lease, Pair, Proposal, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,19 @@ class Ledger:
     def with_lease(self, lease: Lease) -> Ledger:
         """The ledger with this lease in place of the one of the same id."""
         return replace(self, leases={**self.leases, lease.lease_id: lease})
+
+    def with_windows(self, windows: Mapping[int, tuple[Window, ...]]) -> Ledger:
+        """The ledger with other windows for some leases, by lease id."""
+        changed = {lease_id: replace(self.leases[lease_id], windows=each) for lease_id, each in windows.items()}
+        return replace(self, leases={**self.leases, **changed})
+
+    def with_pairs(self, pairs: Mapping[tuple[str, str], Pair]) -> Ledger:
+        """The ledger with other rates for the ways of its leases, by source and destination; a way not named stays."""
+        changed = {
+            lease_id: replace(lease, pair=pairs.get(lease.pair.names, lease.pair))
+            for lease_id, lease in self.leases.items()
+        }
+        return replace(self, leases=changed)
 
     def without(self, lease_id: int) -> Ledger:
         """The ledger without a lease."""

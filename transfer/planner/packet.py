@@ -1,48 +1,45 @@
-"""Packet links: transfers share a port, each at the rate that was sold to it.
+"""Packet links: transfers share a port, each at the rates that were sold to it.
 
-A window holds one rate from its start to its predicted end on three things: the source's egress, the destination's ingress and
-the way between them. Decisions:
+A window holds one rate on three things: the source's egress, the destination's ingress and the way between them. Decisions:
 
 * A lease asks for the rate at which its prefill produces, so that both end together; once behind, for the rate that catches up.
-* One lease takes at most `max_share` of a port. What is not sold is not lost: a sender may borrow what is idle.
-* When a port is full, the start is put off to one of the next predicted ends, or the rate is lower: whichever ends sooner.
-  A rate under `MIN_SHARE` of the narrower port (unless no more was asked) is not sold: it would hold the port for long.
+* One lease takes at most `max_share` of a port, so that there is room for a floor of another one. What is not sold is not lost:
+  a sender may borrow what is idle.
+* A plan takes at every instant what is free (`packet_search.py`). A rate under `MIN_SHARE` of the narrowest place (unless no
+  more was asked) is not sold: it would hold the port for long.
+* Shortest remaining first: who would get less than it asks makes leases that have more bytes left yield on the ports that they
+  have in common, the longest first, each by no more than is missing and down to a floor of `FLOOR_SHARE`; then they are planned
+  anew in what is left. A newcomer does so, and a lease that reports progress. Nobody yields to a longer one.
 * A lease that is not released by its predicted end holds nothing after it until it reports progress; then it gets what is free.
-  Progress also hands a lease what others gave back, and never takes away the rate of a lease that is on time.
+  Progress also hands a lease what others gave back, and never takes away the rate of a shorter one.
 
-Pure: no clock, no I/O. All of this is this project's own design; no published planner was followed.
+A floor that a lease holds now is never taken: beside short ones it moves at least at a sixteenth of what it would have alone,
+and ends within sixteen times that time, as long as the port is not sold for longer ahead than the lease was planned. A port has
+at most sixteen floors at a time. A lease beyond them, or behind its predicted end on a port that is sold out, holds nothing and
+moves by the least allowance of `paces.py` until something becomes free: that, not the floor, is what always ends a transfer.
+
+Pure: no clock, no I/O. That the shortest remaining goes first is long known (SRPT); how it is done here, by leases that yield
+to a floor, is this project's own; no published planner was followed.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from protocol.errors import PlanRefused, StaleProposal
-from transfer.planner.lease import Lease, Pair, Proposal, TransferDemand, Window, check_pair
+from transfer.planner.lease import Lease, Pair, Proposal, TransferDemand, Window, Yield, check_pair
 from transfer.planner.ledger import Ledger
 from transfer.planner.paces import MIN_SHARE
+from transfer.planner.packet_search import Key, Resource, Search
 from transfer.planner.profile import RateProfile
 
-MAX_LATER_STARTS = 8
-"""How many predicted ends are tried as a start before the last resort, the end of everything that is sold."""
+FLOOR_SHARE = 1 / 16
+"""What a lease keeps of the narrowest place on its way when it yields."""
+MIN_GAIN = 1 / 64
+"""Nobody is made to yield for less than this part of the time that a transfer takes."""
 
-_Key = tuple[str, ...]
 _EMPTY = RateProfile()
-
-
-@dataclass(frozen=True, slots=True)
-class _Resource:
-    """One of the three things that a transfer takes rate from, as it is now."""
-
-    key: _Key
-    bytes_per_second: int
-    sold: RateProfile
-
-    def free_at(self, time: float) -> int:
-        """What can be sold at an instant; 0 where a port was measured anew and found narrower than what it sold."""
-        return max(0, self.bytes_per_second - self.sold.at(time))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +47,8 @@ class PacketFabric:
     """Links that share their rate; see `fabric.Fabric` for what the methods promise."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    max_share: float = 0.5
-    profiles: Mapping[_Key, RateProfile] = field(default_factory=dict)
+    max_share: float = 1.0 - FLOOR_SHARE
+    profiles: Mapping[Key, RateProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.max_share <= 1.0:
@@ -68,20 +65,34 @@ class PacketFabric:
         return self.ledger.leases
 
     def propose(self, demand: TransferDemand, pair: Pair, now: float) -> Proposal:
-        """The window that ends soonest. The search crosses the sold steps within the window once for each start it tries."""
+        """What is free, and what longer leases would yield if that ends sooner."""
         check_pair(demand, pair)
-        return Proposal(demand, pair, (self._window(demand, pair, demand.num_bytes, now),))
+        return self._planned(demand, pair, demand.num_bytes, now)
 
     def commit(self, proposal: Proposal, now: float) -> tuple[PacketFabric, Lease]:
-        """Holds the proposed rate, unless another lease took it since or its time is over."""
-        for window in proposal.windows:
-            if window.end <= now or not self._fits(proposal.pair, window):
-                raise StaleProposal(f"the rate proposed to request {proposal.demand.request_id} is sold; propose again")
+        """Holds the proposed rates and has others yield, all or nothing.
+
+        Raises `StaleProposal` if another lease took the rates since, one that would yield has changed, or their time is over.
+        """
+        request_id = proposal.demand.request_id
+        if any(
+            each.lease_id not in self.leases or self.leases[each.lease_id].windows != each.before
+            for each in proposal.yields
+        ):
+            raise StaleProposal(f"a lease that would yield to request {request_id} has changed; propose again")
         ledger, lease = self.ledger.opened(proposal, now)
-        return self._held(lease, now, ledger), lease
+        fabric = self._with_yields(proposal.yields, now)
+        changed = [fabric.leases[each.lease_id] for each in proposal.yields]
+        is_free = all(
+            resource.excess(window) <= 0 for window in lease.windows for resource in fabric._resources(lease.pair)
+        )
+        if lease.windows[-1].end <= now or not is_free or any(self._is_oversold(fabric, each) for each in changed):
+            raise StaleProposal(f"the rate proposed to request {request_id} is sold; propose again")
+        ledger = replace(ledger, leases={**fabric.leases, lease.lease_id: lease})
+        return replace(fabric._moved((), (lease,), now), ledger=ledger), lease
 
     def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> tuple[PacketFabric, Lease | None]:
-        """Plans what is left from now on: sooner with what others gave back, later if the transfer is late."""
+        """Plans what is left from now on: sooner with what others gave back or yield, later if the transfer is late."""
         lease = self.ledger.renewed(self.ledger.of(lease_id), now, acknowledged_bytes)
         if lease.remaining_bytes == 0:
             return self.release(lease_id, now), None
@@ -96,7 +107,11 @@ class PacketFabric:
         """Gives the rate back at once."""
         if lease_id not in self.leases:
             return self
-        return self._freed(self.leases[lease_id], now, self.ledger.without(lease_id))
+        return replace(self._moved((self.leases[lease_id],), (), now), ledger=self.ledger.without(lease_id))
+
+    def with_pairs(self, pairs: Mapping[tuple[str, str], Pair]) -> PacketFabric:
+        """Plans made from now on know the new rates."""
+        return replace(self, ledger=self.ledger.with_pairs(pairs))
 
     def renew(self, owner: str, now: float) -> PacketFabric:
         """Puts off the expiry of an owner's leases. Rates stay as sold."""
@@ -110,124 +125,136 @@ class PacketFabric:
         return fabric, overdue
 
     def _planned_anew(self, lease: Lease, now: float) -> tuple[PacketFabric, Lease]:
-        freed = self._freed(self.leases[lease.lease_id], now, self.ledger)
-        moved = replace(lease, windows=(freed._window(lease.demand, lease.pair, lease.remaining_bytes, now),))
-        return freed._held(moved, now, self.ledger.with_lease(moved)), moved
+        ledger = self.ledger.with_lease(replace(lease, windows=()))
+        freed = replace(self._moved((self.leases[lease.lease_id],), (), now), ledger=ledger)
+        proposal = freed._planned(lease.demand, lease.pair, lease.remaining_bytes, now)
+        moved = replace(lease, windows=proposal.windows)
+        fabric = freed._with_yields(proposal.yields, now)._moved((), (moved,), now)
+        return replace(fabric, ledger=fabric.ledger.with_lease(moved)), moved
 
-    def _window(self, demand: TransferDemand, pair: Pair, num_bytes: int, now: float) -> Window:
-        resources = self._resources(pair)
-        search = _Search(demand, num_bytes, resources, self._limit(pair), _floor(pair))
-        starts = _later_starts(resources, max(now, demand.start), min(search.floor, demand.produced_bytes_per_second))
-        found = [window for start in starts if (window := search.window_at(start)) is not None]
-        return min(found, key=lambda window: (window.end, window.start))
+    def _planned(self, demand: TransferDemand, pair: Pair, num_bytes: int, now: float) -> Proposal:
+        search, resources, start = self._search(demand, pair, num_bytes), self._resources(pair), max(now, demand.start)
+        windows = search.plan(resources, start)
+        found = Proposal(demand, pair, windows)
+        if len(windows) == 1 and windows[0].start == start and windows[0].bytes_per_second >= search.asked(start):
+            return found
+        longer = self._longer(pair, num_bytes, start)
+        if not longer:
+            return found
+        room = tuple(replace(each, sold=each.sold.without_holds(_room(longer, each.key, start))) for each in resources)
+        better = replace(found, windows=search.plan(room, start))
+        if better.predicted_end - start >= (1.0 - MIN_GAIN) * (found.predicted_end - start):
+            return found
+        return replace(better, yields=self._yields(better, longer, now))
 
-    def _limit(self, pair: Pair) -> int:
-        narrower = min(pair.egress.bytes_per_second, pair.ingress.bytes_per_second)
-        return max(1, min(int(self.max_share * narrower), pair.bytes_per_second))
+    def _yields(self, proposal: Proposal, longer: list[Lease], now: float) -> tuple[Yield, ...]:
+        """Who makes room for the proposed windows: cut where they are too much, then planned anew, the shortest first."""
+        fabric, cut = self, []
+        for lease in longer:
+            resources = fabric._resources(proposal.pair)
+            over = [{each.key: each.excess(window) for each in resources} for window in proposal.windows]
+            if all(excess <= 0 for each in over for excess in each.values()):
+                break
+            keys, windows = set(_keys(lease.pair)), lease.windows
+            for window, excess in zip(proposal.windows, over, strict=True):
+                windows = tuple(
+                    _lowered(windows, window, max(excess[key] for key in excess if key in keys), lease.pair)
+                )
+            if windows != lease.windows:
+                cut.append(replace(lease, windows=windows))
+                fabric = fabric._moved((lease,), cut[-1:], now)
+        fabric = fabric._moved((), (Lease(0, proposal.demand, proposal.pair, proposal.windows, now),), now)
+        yields = []
+        for lease in reversed(cut):
+            fabric = fabric._moved((lease,), (), now)
+            search = fabric._search(lease.demand, lease.pair, lease.remaining_bytes)
+            after = search.plan(fabric._resources(lease.pair), max(now, lease.demand.start))
+            fabric = fabric._moved((), (replace(lease, windows=after),), now)
+            yields.append(Yield(lease.lease_id, self.leases[lease.lease_id].windows, after))
+        return tuple(yields)
 
-    def _resources(self, pair: Pair) -> tuple[_Resource, ...]:
+    def _longer(self, pair: Pair, num_bytes: int, start: float) -> list[Lease]:
+        """Leases on the pair's ports that have more left and hold something after `start`, the longest first."""
+        source, destination = pair.names
+        found = [
+            lease
+            for lease in self.leases.values()
+            if (lease.demand.source == source or lease.demand.destination == destination)
+            and lease.remaining_bytes > num_bytes
+            and lease.windows
+            and lease.predicted_end > start
+        ]
+        return sorted(found, key=lambda lease: (-lease.remaining_bytes, lease.lease_id))
+
+    def _with_yields(self, yields: Iterable[Yield], now: float) -> PacketFabric:
+        fabric = self
+        for each in yields:
+            lease = fabric.leases[each.lease_id]
+            fabric = fabric._moved((lease,), (replace(lease, windows=each.after),), now)
+        return replace(fabric, ledger=self.ledger.with_windows({each.lease_id: each.after for each in yields}))
+
+    def _is_oversold(self, fabric: PacketFabric, lease: Lease) -> bool:
+        """Whether `fabric` sells more to a lease than there is, and more than this one: a port may have become narrower."""
+        pairs = zip(fabric._resources(lease.pair), self._resources(lease.pair), strict=True)
+        return any(
+            after.sold.peak(window.start, window.end)
+            > max(after.bytes_per_second, before.sold.peak(window.start, window.end))
+            for after, before in pairs
+            for window in lease.windows
+        )
+
+    def _search(self, demand: TransferDemand, pair: Pair, num_bytes: int) -> Search:
+        narrowest = pair.max_bytes_per_second
+        return Search(demand, num_bytes, max(1, int(self.max_share * narrowest)), max(1, int(MIN_SHARE * narrowest)))
+
+    def _resources(self, pair: Pair) -> tuple[Resource, ...]:
         rates = (pair.egress.bytes_per_second, pair.ingress.bytes_per_second, pair.bytes_per_second)
         keys = _keys(pair)
-        return tuple(
-            _Resource(key, rate, self.profiles.get(key, _EMPTY)) for key, rate in zip(keys, rates, strict=True)
-        )
+        return tuple(Resource(key, rate, self.profiles.get(key, _EMPTY)) for key, rate in zip(keys, rates, strict=True))
 
-    def _fits(self, pair: Pair, window: Window) -> bool:
-        return all(
-            each.sold.peak(window.start, window.end) + window.bytes_per_second <= each.bytes_per_second
-            for each in self._resources(pair)
-        )
-
-    def _held(self, lease: Lease, now: float, ledger: Ledger) -> PacketFabric:
+    def _moved(self, freed: Iterable[Lease], held: Iterable[Lease], now: float) -> PacketFabric:
+        """The fabric without what some leases hold and with what others do; the ledger stays as it is."""
         profiles = dict(self.profiles)
-        for key in _keys(lease.pair):
-            profile = profiles.get(key, _EMPTY).pruned(now)
+        for leases, sign in ((freed, -1), (held, 1)):
+            for lease in leases:
+                for key in _keys(lease.pair):
+                    profile = profiles.pop(key, _EMPTY).pruned(now)
+                    for window in lease.windows:
+                        profile = profile.with_hold(max(now, window.start), window.end, sign * window.bytes_per_second)
+                    if profile.times:
+                        profiles[key] = profile
+        return replace(self, profiles=profiles)
+
+
+def _room(longer: Iterable[Lease], key: Key, start: float) -> Iterator[tuple[float, float, int]]:
+    """What leases on a resource hold beyond their floors after `start`, as holds."""
+    for lease in longer:
+        if key in _keys(lease.pair):
             for window in lease.windows:
-                profile = profile.with_hold(max(now, window.start), window.end, window.bytes_per_second)
-            profiles[key] = profile
-        return replace(self, ledger=ledger, profiles=profiles)
-
-    def _freed(self, lease: Lease, now: float, ledger: Ledger) -> PacketFabric:
-        profiles = dict(self.profiles)
-        for key in _keys(lease.pair):
-            profile = profiles.get(key, _EMPTY).pruned(now)
-            for window in lease.windows:
-                profile = profile.without_hold(max(now, window.start), window.end, window.bytes_per_second)
-            profiles[key] = profile
-            if not profile.times:
-                del profiles[key]
-        return replace(self, ledger=ledger, profiles=profiles)
+                room = window.bytes_per_second - _floor(lease.pair)
+                if room > 0 and window.end > start:
+                    yield max(start, window.start), window.end, room
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What a window is looked for, and how fast it may be."""
-
-    demand: TransferDemand
-    num_bytes: int
-    resources: tuple[_Resource, ...]
-    limit: int
-    floor: int
-
-    def window_at(self, start: float) -> Window | None:
-        """The fastest window from `start` on whose rate is free from its start to its end; None if too little is free.
-
-        A lower rate makes the window longer and meets more of what is sold: the walk goes on until the rate holds to the end.
-        """
-        asked = self._asked(start)
-        rate, floor, time = asked, min(asked, self.floor), start
-        while True:
-            rate = min(rate, _free_at(self.resources, time))
-            if rate < floor:
-                return None
-            end = max(start + self.num_bytes / rate, math.nextafter(start, math.inf))
-            time = _next_change(self.resources, time)
-            if end <= time:
-                return Window(start, start, end, rate, self.num_bytes)
-
-    def _asked(self, start: float) -> int:
-        """The rate that ends with the prefill, at least that of production; when the prefill is over, as much as may be."""
-        left_s = self.demand.produced_at - start
-        if self.num_bytes >= self.limit * left_s:
-            return self.limit
-        return min(self.limit, max(self.demand.produced_bytes_per_second, int(self.num_bytes / left_s)))
-
-
-def _later_starts(resources: tuple[_Resource, ...], start: float, floor: int) -> Iterator[float]:
-    """`start`, the next few times at which more becomes free, and the end of all that is sold.
-
-    While one of the resources is full the others do not matter: the search goes on where that one changes.
-    """
-    yield start
-    last = max((each.sold.times[-1] for each in resources if each.sold.times), default=start)
-    free, time = _free_at(resources, start), start
-    num_tried = 0
-    while num_tried < MAX_LATER_STARTS:
-        full = [each.sold.next_change(time) for each in resources if each.free_at(time) < floor]
-        time = max(full) if full else _next_change(resources, time)
-        if time >= last:
-            break
-        before, free = free, _free_at(resources, time)
-        if free > before and free >= floor:
-            num_tried += 1
-            yield time
-    if last > start:
-        yield last
-
-
-def _free_at(resources: tuple[_Resource, ...], time: float) -> int:
-    return min(each.free_at(time) for each in resources)
-
-
-def _next_change(resources: tuple[_Resource, ...], time: float) -> float:
-    return min(each.sold.next_change(time) for each in resources)
+def _lowered(windows: Iterable[Window], within: Window, by: int, pair: Pair) -> Iterator[Window]:
+    """The windows with `by` less in the time of another one, but no less than the floor. Their bytes stay uncounted."""
+    for window in windows:
+        start, end = max(window.start, within.start), min(window.end, within.end)
+        lower = max(min(_floor(pair), window.bytes_per_second), window.bytes_per_second - by)
+        if start >= end or lower >= window.bytes_per_second:
+            yield window
+            continue
+        if window.start < start:
+            yield replace(window, end=start)
+        yield replace(window, start=start, ready=start, end=end, bytes_per_second=lower)
+        if end < window.end:
+            yield replace(window, start=end, ready=end)
 
 
 def _floor(pair: Pair) -> int:
-    narrower = min(pair.egress.bytes_per_second, pair.ingress.bytes_per_second, pair.bytes_per_second)
-    return max(1, int(MIN_SHARE * narrower))
+    return max(1, int(FLOOR_SHARE * pair.max_bytes_per_second))
 
 
-def _keys(pair: Pair) -> tuple[_Key, ...]:
+def _keys(pair: Pair) -> tuple[Key, ...]:
     source, destination = pair.names
     return ("egress", source), ("ingress", destination), ("pair", source, destination)

@@ -29,6 +29,7 @@ class TransferPlanner:
         self._fixed = fixed_bytes_per_second
         self._ports: dict[tuple[Direction, str], Port] = {}
         self._measured: dict[tuple[str, str], int] = {}
+        self._is_measured_anew = False
 
     @property
     def fixed_bytes_per_second(self) -> int | None:
@@ -47,12 +48,14 @@ class TransferPlanner:
 
     def set_port(self, port: Port) -> None:
         """Makes a port known, or its rate another. What was sold stays sold; a narrower port sells nothing until it fits."""
-        rate = self._fixed or port.bytes_per_second
-        self._ports[port.direction, port.name] = replace(port, bytes_per_second=rate)
+        port = replace(port, bytes_per_second=self._fixed or port.bytes_per_second)
+        self._is_measured_anew |= self._ports.get((port.direction, port.name)) != port
+        self._ports[port.direction, port.name] = port
 
     def measure(self, source: str, destination: str, bytes_per_second: float) -> None:
         """Notes the achieved rate of a pair; until the first one a pair carries what its ports do. Less than 1 says nothing."""
         if bytes_per_second >= 1.0:
+            self._is_measured_anew |= self._measured.get((source, destination)) != int(bytes_per_second)
             self._measured[source, destination] = int(bytes_per_second)
 
     def forget_worker(self, name: str, now: float) -> None:
@@ -72,11 +75,11 @@ class TransferPlanner:
 
     def propose(self, demand: TransferDemand, now: float) -> Proposal:
         """What the demand would get now; for comparing pairs. Holds nothing. Raises `PlanRefused` for unknown ports."""
-        return self._fabric.propose(demand, self.pair(demand.source, demand.destination), now)
+        return self._fabric_now().propose(demand, self.pair(demand.source, demand.destination), now)
 
     def commit(self, proposal: Proposal, now: float) -> Lease:
         """Holds what was proposed. Raises `StaleProposal` when it is no longer free, `Overloaded` at the limit of leases."""
-        self._fabric, lease = self._fabric.commit(proposal, now)
+        self._fabric, lease = self._fabric_now().commit(proposal, now)
         return lease
 
     def reserve(self, demand: TransferDemand, now: float) -> Lease:
@@ -92,12 +95,12 @@ class TransferPlanner:
         if held is not None and held.demand.start > now:
             produced_s = max(acknowledged_bytes, 0) / held.demand.produced_bytes_per_second
             self.reschedule(lease_id, now - produced_s, now)
-        self._fabric, lease = self._fabric.progress(lease_id, acknowledged_bytes, now)
+        self._fabric, lease = self._fabric_now().progress(lease_id, acknowledged_bytes, now)
         return lease
 
     def reschedule(self, lease_id: int, start: float, now: float) -> Lease:
         """The lease as planned for a prefill that begins at `start` instead. Raises `UnknownLease`."""
-        self._fabric, lease = self._fabric.reschedule(lease_id, start, now)
+        self._fabric, lease = self._fabric_now().reschedule(lease_id, start, now)
         return lease
 
     def release(self, lease_id: int, now: float) -> None:
@@ -115,14 +118,17 @@ class TransferPlanner:
 
     def paces(self, now: float) -> dict[int, Pace]:
         """What every lease holds and may use at this instant, by its id, with the rates that ports have now."""
-        claims = [
-            Claim(lease.lease_id, self._pair_now(lease), lease.bytes_per_second(now)) for lease in self.leases.values()
-        ]
+        leases = self._fabric_now().leases.values()
+        claims = [Claim(lease.lease_id, lease.pair, lease.bytes_per_second(now)) for lease in leases]
         return paces(claims, self._fabric.lends_idle)
 
-    def _pair_now(self, lease: Lease) -> Pair:
-        source, destination = lease.pair.names
-        return self.pair(source, destination)
+    def _fabric_now(self) -> Fabric:
+        """The fabric, its leases over ports and pairs as they were measured last."""
+        if self._is_measured_anew:
+            names = {lease.pair.names for lease in self.leases.values()}
+            self._fabric = self._fabric.with_pairs({each: self.pair(*each) for each in names})
+            self._is_measured_anew = False
+        return self._fabric
 
     def _port(self, name: str, direction: Direction) -> Port:
         if (direction, name) not in self._ports:

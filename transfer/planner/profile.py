@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,19 @@ class RateProfile:
         if not self.times or end <= self.times[0]:
             return self
         return self._changed(max(start, self.times[0]), end, -bytes_per_second)
+
+    def without_holds(self, holds: Iterable[tuple[float, float, int]]) -> RateProfile:
+        """The profile without many holds, each (start, end, bytes per second), in one pass."""
+        changes: dict[float, int] = {}
+        before = 0
+        for time, rate in zip(self.times, self.rates, strict=True):
+            changes[time] = rate - before
+            before = rate
+        for start, end, bytes_per_second in holds:
+            changes[start] = changes.get(start, 0) - bytes_per_second
+            changes[end] = changes.get(end, 0) + bytes_per_second
+        kept = [(time, change) for time, change in sorted(changes.items()) if change]
+        return RateProfile(tuple(time for time, _ in kept), tuple(accumulate(change for _, change in kept)))
 
     def pruned(self, now: float) -> RateProfile:
         """The profile without the past."""

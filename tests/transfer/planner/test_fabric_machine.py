@@ -61,8 +61,10 @@ class _FabricMachine(RuleBasedStateMachine):
     @rule(way=ways, num_bytes=st.integers(1, 5000), rate=st.integers(50, 3000), wait_s=st.integers(0, 6), owner=owners)
     def reserve(self, way: tuple[str, str], num_bytes: int, rate: int, wait_s: int, owner: str) -> None:
         asked = TransferDemand("request", *way, num_bytes, rate, self.now + wait_s, owner)
-        self.fabric, lease = self.fabric.commit(self.fabric.propose(asked, pair_of(way), self.now), self.now)
+        before = self.fabric
+        self.fabric, lease = before.commit(before.propose(asked, pair_of(way), self.now), self.now)
         self._note(lease)
+        self.floors_stand(before, asked.num_bytes, self.now)
 
     @precondition(lambda self: self.offer is not None)
     @rule()
@@ -86,8 +88,10 @@ class _FabricMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=any_lease)
     def progress(self, which: int) -> None:
-        lease_id = self._chosen(which)
+        lease_id, before = self._chosen(which), self.fabric
         self.fabric, lease = self.fabric.progress(lease_id, round(self.sent[lease_id]), self.now)
+        if lease is not None:
+            self.floors_stand(before, lease.remaining_bytes, self.now, lease_id)
         if lease is None:
             assert round(self.sent[lease_id]) == self._ended(lease_id).num_bytes
             return
@@ -127,6 +131,16 @@ class _FabricMachine(RuleBasedStateMachine):
         for lease in expired:
             assert lease.owner != owner
             self._ended(lease.lease_id)
+
+    def floors_stand(
+        self, before: PacketFabric | CircuitFabric, num_bytes: int, now: float, progressed: int = 0
+    ) -> None:
+        """What others hold now after one of `num_bytes` was planned: a shorter one what it held, a longer one its floor."""
+        for lease_id, held in before.leases.items():
+            had, has = held.bytes_per_second(now), self.fabric.leases[lease_id].bytes_per_second(now)
+            floor = max(1, held.pair.max_bytes_per_second // 16)
+            if lease_id != progressed:
+                assert has >= (min(had, floor) if held.remaining_bytes > num_bytes else had)
 
     @invariant()
     def leases_are_those_that_are_held(self) -> None:
@@ -171,7 +185,7 @@ class PacketMachine(_FabricMachine):
 
     fabric: PacketFabric
 
-    @initialize(max_share=st.sampled_from([0.3, 0.5, 1.0]), now=clocks)
+    @initialize(max_share=st.sampled_from([0.3, 0.5, 15 / 16, 1.0]), now=clocks)
     def begin(self, max_share: float, now: float) -> None:
         self.adopt(PacketFabric(Ledger(LeaseTerms(LEASE_S)), max_share), now)
 

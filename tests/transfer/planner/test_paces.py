@@ -78,7 +78,9 @@ ways = st.tuples(st.sampled_from(SOURCES), st.sampled_from(DESTINATIONS))
 )
 def test_ports_are_filled_and_never_exceeded(chosen: list[tuple[tuple[str, str], int]], carried: list[int]) -> None:
     """But for the least allowances; what was sold is allowed; nobody could have more without another having less."""
-    rates = dict(zip(((source, to) for source in SOURCES for to in DESTINATIONS), carried, strict=True))
+    rates: dict[str | tuple[str, str], int] = dict(
+        zip(((source, to) for source in SOURCES for to in DESTINATIONS), carried, strict=True)
+    )
     has: dict[str | tuple[str, str], int] = {**dict.fromkeys((*SOURCES, *DESTINATIONS), 100), **rates}
     left, claims = dict(has), []
     for index, (way, wanted) in enumerate(chosen):

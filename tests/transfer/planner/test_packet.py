@@ -8,7 +8,8 @@ from protocol.errors import Overloaded, PlanRefused, StaleProposal, UnknownLease
 from tests.transfer.planner.demands import MB, demand, egress, ingress, pair
 from transfer.planner.lease import Lease, Pair, TransferDemand
 from transfer.planner.ledger import LeaseTerms, Ledger
-from transfer.planner.packet import MAX_LATER_STARTS, PacketFabric
+from transfer.planner.packet import PacketFabric
+from transfer.planner.packet_search import MAX_LATER_STARTS, MAX_STEPS
 from transfer.planner.profile import RateProfile
 
 WHOLE = PacketFabric(max_share=1.0)
@@ -43,11 +44,11 @@ def test_the_narrowest_of_egress_ingress_and_way_decides(way: Pair) -> None:
 
 
 def test_two_senders_share_an_ingress() -> None:
-    """The second gets what the first left."""
-    fabric, _ = sold(WHOLE, demand(700 * MB, rate=70 * MB, way=("p0", "d0")))
-    _, second = sold(fabric, demand(30 * MB, rate=70 * MB, way=("p1", "d0")))
+    """The second, no shorter, gets what the first left."""
+    fabric, _ = sold(WHOLE, demand(70 * MB, rate=70 * MB, way=("p0", "d0")))
+    _, second = sold(fabric, demand(70 * MB, rate=70 * MB, way=("p1", "d0")))
     assert second.bytes_per_second(0.0) == 30 * MB
-    assert second.predicted_end == 1.0
+    assert second.predicted_end == pytest.approx(1.4)
 
 
 def test_one_lease_takes_at_most_its_share_of_a_port() -> None:
@@ -59,25 +60,39 @@ def test_one_lease_takes_at_most_its_share_of_a_port() -> None:
 
 
 def test_a_full_port_puts_the_start_off() -> None:
-    """Nothing is free until the first transfer's predicted end."""
+    """Nothing is free until the predicted end of a transfer that is no longer."""
     fabric, first = sold(WHOLE, demand(200 * MB))
-    _, second = sold(fabric, demand(100 * MB, way=("p1", "d0")))
-    assert (second.ready, second.predicted_end) == (first.predicted_end, 3.0)
+    _, second = sold(fabric, demand(200 * MB, way=("p1", "d0")))
+    assert (second.ready, second.predicted_end) == (first.predicted_end, 4.0)
 
 
-def test_waiting_or_a_low_rate_whichever_ends_sooner() -> None:
-    """10 MB/s are free for 2 s, then all: 15 MB go at once, 100 MB wait."""
+def test_a_plan_takes_what_is_free_at_every_instant() -> None:
+    """10 MB/s are free for 2 s, then all: 20 MB go at once, the rest when the port is free."""
     fabric, _ = sold(WHOLE, demand(180 * MB, rate=90 * MB))
-    _, small = sold(fabric, demand(15 * MB, way=("p1", "d0")))
-    _, large = sold(fabric, demand(100 * MB, way=("p1", "d0")))
-    assert (small.ready, small.predicted_end) == (0.0, 1.5)
-    assert (large.ready, large.predicted_end) == (2.0, 3.0)
+    _, large = sold(fabric, demand(200 * MB, way=("p1", "d0")))
+    assert [(each.start, each.bytes_per_second, each.num_bytes) for each in large.windows] == [
+        (0.0, 10 * MB, 20 * MB),
+        (2.0, 100 * MB, 180 * MB),
+    ]
+    assert large.predicted_end == pytest.approx(3.8)
+
+
+def test_a_plan_over_many_steps_has_few_windows() -> None:
+    """Behind the first steps it has what is free until one rate holds to the end."""
+    fabric = WHOLE
+    for index in range(40):
+        fabric, _ = sold(fabric, demand(3 * (40 - index) * MB, rate=2 * MB, way=(f"p{index + 1}", "d0")))
+    _, long = sold(fabric, demand(5000 * MB))
+    assert long.ready == 0.0
+    assert 2 < len(long.windows) <= MAX_STEPS + 2
+    assert sum(each.num_bytes for each in long.windows) == 5000 * MB
+    assert all(each.room_bytes(0.0) >= each.num_bytes * (1 - 1e-9) for each in long.windows)
 
 
 def test_crumbs_of_a_port_are_not_sold() -> None:
     """Under a sixty-fourth of the port a lease waits, unless it asked for no more."""
     fabric, _ = sold(WHOLE, demand(99 * 100 * MB, rate=99 * MB))
-    _, waiting = sold(fabric, demand(101 * MB, way=("p1", "d0")))
+    _, waiting = sold(fabric, demand(10_000 * MB, way=("p1", "d0")))
     _, modest = sold(fabric, demand(10 * MB, rate=MB, way=("p1", "d0")))
     assert waiting.ready == 100.0
     assert (modest.ready, modest.bytes_per_second(0.0)) == (0.0, MB)
@@ -112,11 +127,11 @@ def test_progress_hands_on_what_others_gave_back() -> None:
 
 
 def test_a_late_lease_holds_nothing_after_its_end_until_it_reports() -> None:
-    """Who booked the time after it keeps it; the late one then gets what is free beside."""
+    """A shorter one that booked the time after it keeps it; the late one then gets what is free beside."""
     fabric, late = sold(WHOLE, demand(100 * MB))
-    fabric, next_one = sold(fabric, demand(160 * MB, rate=80 * MB, start=1.0, way=("p1", "d0")))
+    fabric, next_one = sold(fabric, demand(16 * MB, rate=80 * MB, start=1.0, way=("p1", "d0")))
     assert late.bytes_per_second(1.0) == 0
-    fabric, planned = fabric.progress(late.lease_id, 90 * MB, 1.0)
+    fabric, planned = fabric.progress(late.lease_id, 80 * MB, 1.0)
     assert planned is not None
     assert planned.bytes_per_second(1.0) == 20 * MB
     assert fabric.leases[next_one.lease_id].bytes_per_second(1.0) == 80 * MB
@@ -154,7 +169,7 @@ def test_a_port_measured_narrower_sells_nothing_until_it_fits() -> None:
     """What was sold stays sold."""
     fabric, first = sold(WHOLE, demand(100 * MB, rate=50 * MB))
     narrow = Pair(egress("p1"), ingress("d0", 40 * MB), 100 * MB)
-    proposal = fabric.propose(demand(40 * MB, way=("p1", "d0")), narrow, 0.0)
+    proposal = fabric.propose(demand(100 * MB, way=("p1", "d0")), narrow, 0.0)
     assert (proposal.ready, proposal.windows[0].bytes_per_second) == (first.predicted_end, 40 * MB)
 
 
