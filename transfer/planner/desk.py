@@ -63,7 +63,7 @@ class PlannerDesk:
             self._counts.num_refused += 1
             raise
         self._counts.num_reserved += 1
-        pace = self._told[lease.lease_id] = self._planner.paces(now)[lease.lease_id]
+        pace = self._told[lease.lease_id] = self._planner.first_pace(lease, now)
         return lease.lease_id, pace
 
     def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> None:
@@ -155,4 +155,4 @@ def _is_news(told: Pace, pace: Pace) -> bool:
 
 
 def _differs(before: float, after: float) -> bool:
-    return abs(after - before) > MIN_CHANGE * max(before, after)
+    return abs(after - before) > MIN_CHANGE * (before if before > after else after)

@@ -181,7 +181,10 @@ class Lease:
 
     def bytes_per_second(self, now: float) -> int:
         """The rate that is held for the lease at `now`; 0 outside its windows."""
-        return next((each.bytes_per_second for each in self.windows if each.ready <= now < each.end), 0)
+        for each in self.windows:
+            if each.ready <= now < each.end:
+                return each.bytes_per_second
+        return 0
 
 
 def room_bytes(windows: Sequence[Window], now: float) -> float:

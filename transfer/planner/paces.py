@@ -11,6 +11,7 @@ Knows no fabric but one thing: whether it lends. A circuit carries nothing outsi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -32,95 +33,87 @@ class Claim:
     reserved_bytes_per_second: int
 
 
-@dataclass(slots=True)
-class _Share:
-    """A lease on its three resources (egress, ingress, way), by index."""
-
-    claim: Claim
-    indices: tuple[int, int, int]
-    weight: int
-
-
 def paces(claims: Sequence[Claim], lends_idle: bool) -> dict[int, Pace]:
     """The pace of every lease, by its id. The same claims in the same order give the same answer.
 
     `is_shared` is whether another lease is on either port. Where nothing is lent (`lends_idle` is False: circuits) a lease is
     allowed what it reserved, 0 outside its windows, and then it is `is_shared` as well: it must not send.
     """
-    shares, idle = _shares(claims)
-    num_on = [0] * len(idle)
-    for share in shares:
-        for index in share.indices:
-            num_on[index] += 1
+    on, idle = _resources(claims)
+    num_on = Counter(index for indices in on for index in indices[:2])
+    weights = [claim.reserved_bytes_per_second for claim in claims]
+    allowed = [float(weight) for weight in weights]
     if lends_idle:
-        allowed = _filled([share for share in shares if share.weight], idle)
-        waiting = [share for share in shares if not share.weight]
-        for share in waiting:
-            share.weight = 1
-        for lease_id, rate in _filled(waiting, idle).items():
-            allowed[lease_id] = rate
-        for share in waiting:
-            pair = share.claim.pair
+        _fill(allowed, [(each, weights[each]) for each in range(len(claims)) if weights[each]], on, idle)
+        waiting = [(each, 1) for each in range(len(claims)) if not weights[each]]
+        _fill(allowed, waiting, on, idle)
+        for each, _ in waiting:
+            pair = claims[each].pair
             least = MIN_SHARE * min(pair.egress.bytes_per_second, pair.ingress.bytes_per_second)
-            allowed[share.claim.lease_id] = max(allowed[share.claim.lease_id], least)
-    else:
-        allowed = {claim.lease_id: float(claim.reserved_bytes_per_second) for claim in claims}
+            allowed[each] = max(allowed[each], least)
     found = {}
-    for share in shares:
-        claim, rate = share.claim, allowed[share.claim.lease_id]
-        is_shared = num_on[share.indices[0]] > 1 or num_on[share.indices[1]] > 1
-        may_not_send = not lends_idle and not claim.reserved_bytes_per_second
-        found[claim.lease_id] = Pace(min(claim.reserved_bytes_per_second, rate), rate, is_shared or may_not_send)
+    for claim, weight, rate, indices in zip(claims, weights, allowed, on, strict=True):
+        is_shared = num_on[indices[0]] > 1 or num_on[indices[1]] > 1 or not (lends_idle or weight)
+        found[claim.lease_id] = Pace(weight if weight < rate else rate, rate, is_shared)
     return found
 
 
-def _shares(claims: Sequence[Claim]) -> tuple[list[_Share], list[float]]:
-    """The claims with the indices of their resources, and what every resource has."""
-    index_of: dict[tuple[str, ...], int] = {}
+def _resources(claims: Sequence[Claim]) -> tuple[list[tuple[int, ...]], list[float]]:
+    """By claim the indices of its egress, its ingress, and its way if that is narrower; by index what there is."""
+    egresses: dict[str, int] = {}
+    ingresses: dict[str, int] = {}
+    ways: dict[tuple[str, str], int] = {}
     idle: list[float] = []
-    shares = []
+    on: list[tuple[int, ...]] = []
     for claim in claims:
         pair = claim.pair
-        source, destination = pair.names
-        rates = (pair.egress.bytes_per_second, pair.ingress.bytes_per_second, pair.bytes_per_second)
-        keys = (("egress", source), ("ingress", destination), (source, "to", destination))
-        found = []
-        for key, rate in zip(keys, rates, strict=True):
-            index = index_of.setdefault(key, len(idle))
-            if index == len(idle):
-                idle.append(rate)
-            found.append(index)
-        shares.append(_Share(claim, (found[0], found[1], found[2]), claim.reserved_bytes_per_second))
-    return shares, idle
+        egress, ingress, rate = pair.egress, pair.ingress, pair.bytes_per_second
+        left = egresses.setdefault(egress.name, len(idle))
+        if left == len(idle):
+            idle.append(egress.bytes_per_second)
+        right = ingresses.setdefault(ingress.name, len(idle))
+        if right == len(idle):
+            idle.append(ingress.bytes_per_second)
+        if rate >= egress.bytes_per_second or rate >= ingress.bytes_per_second:
+            on.append((left, right))
+            continue
+        between = ways.setdefault((egress.name, ingress.name), len(idle))
+        if between == len(idle):
+            idle.append(rate)
+        on.append((left, right, between))
+    return on, idle
 
 
-def _filled(shares: Sequence[_Share], idle: list[float]) -> dict[int, float]:
-    """Weighted max-min rates by lease id; takes them from `idle`.
+def _fill(
+    allowed: list[float], shares: Sequence[tuple[int, int]], on: Sequence[tuple[int, ...]], idle: list[float]
+) -> None:
+    """Sets what is allowed to shares (index of a claim, weight), weighted max-min, and takes it from `idle`.
 
     All rates rise together, each by its weight, until a resource is full: who is on it stays, the others rise on. How high a
     resource lets its leases rise only grows as others of them stay behind, so that a heap with old levels finds the next one.
     """
-    members: dict[int, list[_Share]] = {}
+    members: dict[int, list[tuple[int, int]]] = {}
     weights: dict[int, int] = {}
     for share in shares:
-        for index in share.indices:
+        for index in on[share[0]]:
             members.setdefault(index, []).append(share)
-            weights[index] = weights.get(index, 0) + share.weight
+            weights[index] = weights.get(index, 0) + share[1]
     levels = [(idle[index] / weight, index) for index, weight in weights.items()]
     heapify(levels)
-    allowed: dict[int, float] = {}
+    filled: set[int] = set()
     while levels:
         level, index = heappop(levels)
         if not weights[index]:
             continue
-        now_level = max(0.0, idle[index]) / weights[index]
+        now_level = idle[index] / weights[index]
         if now_level > level * (1.0 + _ROUNDING):
             heappush(levels, (now_level, index))
             continue
-        for share in members[index]:
-            if share.claim.lease_id not in allowed:
-                rate = allowed[share.claim.lease_id] = share.weight * level
-                for each in share.indices:
-                    idle[each] = max(0.0, idle[each] - rate)
-                    weights[each] -= share.weight
-    return allowed
+        for each, weight in members[index]:
+            if each not in filled:
+                filled.add(each)
+                rate = allowed[each] = weight * level
+                for other in on[each]:
+                    left = idle[other] - rate
+                    idle[other] = left if left > 0.0 else 0.0
+                    weights[other] -= weight

@@ -6,7 +6,7 @@ several routers share it through a service in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from protocol.errors import PlanRefused
@@ -118,7 +118,19 @@ class TransferPlanner:
 
     def paces(self, now: float) -> dict[int, Pace]:
         """What every lease holds and may use at this instant, by its id, with the rates that ports have now."""
-        leases = self._fabric_now().leases.values()
+        return self._paces(self._fabric_now().leases.values(), now)
+
+    def first_pace(self, lease: Lease, now: float) -> Pace:
+        """The pace of a lease from those alone that share a port with it: never more than in `paces`, and soon found."""
+        source, destination = lease.pair.names
+        near = [
+            each
+            for each in self._fabric_now().leases.values()
+            if each.demand.source == source or each.demand.destination == destination
+        ]
+        return self._paces(near, now)[lease.lease_id]
+
+    def _paces(self, leases: Iterable[Lease], now: float) -> dict[int, Pace]:
         claims = [Claim(lease.lease_id, lease.pair, lease.bytes_per_second(now)) for lease in leases]
         return paces(claims, self._fabric.lends_idle)
 
