@@ -26,21 +26,26 @@ class Fabric(Protocol):
         ...
 
     def propose(self, demand: TransferDemand, pair: Pair, now: float) -> Proposal:
-        """The best that is free now. The same fabric, demand, pair and time give the same answer. Holds nothing.
+        """The best that can be had now, and who would yield for it. Holds nothing.
 
-        Raises `PlanRefused` when the pair is not the demand's.
+        The same fabric, demand, pair and time give the same answer. Raises `PlanRefused` when the pair is not the demand's.
         """
         ...
 
     def commit(self, proposal: Proposal, now: float) -> tuple[Self, Lease]:
-        """Holds what was proposed. Raises `StaleProposal` if it is no longer free, `Overloaded` at the limit of leases."""
+        """Holds what was proposed, and has the leases that it names yield.
+
+        Raises `StaleProposal` if it is no longer free or one of them has changed, `Overloaded` at the limit of leases; then
+        nothing has changed.
+        """
         ...
 
     def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> tuple[Self, Lease | None]:
         """Renews a lease and fits its windows to what is left; None when all bytes are there and the lease is given back.
 
         `acknowledged_bytes` counts from the start of the transfer; fewer than last time change nothing. A lease that can end
-        earlier or is late gets other windows, so that callers read them from the answer. Raises `UnknownLease`.
+        earlier or is late gets other windows, so that callers read them from the answer; longer leases may yield to it.
+        Raises `UnknownLease`.
         """
         ...
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from protocol.errors import Overloaded, PlanRefused
+from protocol.pace import Pace
 from tests.transfer.planner.demands import MB
+from transfer.planner.circuit import CircuitFabric
+from transfer.planner.circuit_search import CircuitRules
 from transfer.planner.desk import PlannerDesk
 from transfer.planner.lease import Direction
 from transfer.planner.ledger import LeaseTerms, Ledger
@@ -75,6 +80,70 @@ def test_a_dead_routers_leases_expire_and_the_paces_of_others_rise() -> None:
     ((lease_id, told),) = desk.changes(10.0)["alive"]
     assert (lease_id, told.allowed_bytes_per_second, told.is_shared) == (alive, 100 * MB, False)
     assert desk.use(10.0).num_expired == 1
+
+
+def test_a_short_newcomer_makes_a_long_transfer_slower_and_its_end_faster_again() -> None:
+    """The long one is told its floor, and with its next progress the port."""
+    desk = desk_of(max_share=15 / 16)
+    long, _ = desk.reserve("r0", ask(3000 * MB, 900 * MB), 0.0)
+    short, pace = desk.reserve("r1", ask(30 * MB, 900 * MB, ("p1", "d0")), 0.0)
+    assert pace.allowed_bytes_per_second >= 7 / 8 * 100 * MB
+    ((_, told),) = desk.changes(0.0)["r0"]
+    assert told.allowed_bytes_per_second == pytest.approx(100 * MB / 16)
+    desk.progress(short, 30 * MB, 0.32)
+    desk.progress(long, 2 * MB, 0.32)
+    ((lease_id, told),) = desk.changes(0.32)["r0"]
+    assert (lease_id, told.allowed_bytes_per_second, told.is_shared) == (long, 100 * MB, False)
+
+
+def test_circuits_are_told_when_they_are_up() -> None:
+    """Nothing may be sent while one is set up (50 ms) or is another's; all of it inside the window."""
+    desk = PlannerDesk(TransferPlanner(CircuitFabric(CircuitRules(0.05))))
+    desk.observe("r0", sight(), 0.0)
+    first, pace = desk.reserve("r0", ask(100 * MB, 1000 * MB), 0.0)
+    second, other = desk.reserve("r0", ask(100 * MB, 1000 * MB, ("p1", "d0")), 0.0)
+    assert (pace.allowed_bytes_per_second, other.allowed_bytes_per_second) == (0.0, 0.0)
+    told = {now: [(each, new.allowed_bytes_per_second) for each, new in desk.changes(now).get("r0", [])]
+            for now in (0.01, 0.06, 1.06, 1.11)}  # fmt: skip
+    assert told == {0.01: [], 0.06: [(first, 100 * MB)], 1.06: [(first, 0.0)], 1.11: [(second, 100 * MB)]}
+
+
+asks = st.builds(
+    ask,
+    st.integers(1, 200 * MB),
+    st.integers(MB, 300 * MB),
+    st.sampled_from(WAYS),
+    st.floats(-1.0, 3.0, allow_nan=False),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(asks, st.integers(0, 8), st.floats(0.05, 1.0)), min_size=1, max_size=12))
+def test_every_transfer_that_keeps_to_its_pace_ends(chosen: list[tuple[TransferAsk, int, float]]) -> None:
+    """Whoever comes when, and however little some send of what they may; what is told is what holds, and nothing is left."""
+    desk, told, sent, eagerness = desk_of(max_share=15 / 16), dict[int, Pace](), dict[int, float](), dict[int, float]()
+    tick = 0
+    while tick < 40_000 and (tick <= 8 or desk.num_leases):
+        now = tick / 4
+        for wanted, at_tick, part in chosen:
+            if at_tick == tick:
+                lease_id, told[lease_id] = desk.reserve("r0", wanted, now)
+                sent[lease_id], eagerness[lease_id] = 0.0, part
+        told |= dict(desk.changes(now).get("r0", []))
+        leases = desk.use(now).leases
+        for lease in leases:
+            before, after = told[lease.lease_id].allowed_bytes_per_second, lease.pace.allowed_bytes_per_second
+            assert after == pytest.approx(before, rel=0.03)
+        for port in desk.use(now).ports:
+            assert port.reserved_bytes_per_second <= port.bytes_per_second + 1
+        for lease in leases:
+            moved = told[lease.lease_id].allowed_bytes_per_second * eagerness[lease.lease_id] / 4
+            sent[lease.lease_id] = min(float(lease.num_bytes), sent[lease.lease_id] + moved)
+            desk.progress(lease.lease_id, round(sent[lease.lease_id]), now + 0.25)
+        tick += 1
+    use = desk.use(tick / 4)
+    assert (desk.num_leases, use.num_released, use.num_reserved) == (0, len(chosen), len(chosen))
+    assert all(port.reserved_bytes_per_second == port.num_leases == 0 for port in use.ports)
 
 
 def test_a_window_that_begins_is_told() -> None:
