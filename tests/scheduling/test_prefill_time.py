@@ -118,8 +118,8 @@ def test_never_negative(samples: list[tuple[PromptWork, float]], asked: PromptWo
     assert model.predict_s(behind) >= model.predict_s(asked)
 
 
-def recorded() -> list[tuple[PromptWork, float]]:
-    """A series as an engine's step times make it, not measured but computed here: prompts in chunks of 256 tokens, each a
+def stepped() -> list[tuple[PromptWork, float]]:
+    """A series as the steps of an engine make it, computed here: prompts in chunks of 256 tokens, each a
     step of 8 ms and 4 ms a 16 tokens, dearer by what is before it, jittered by a fixed sequence of up to 10 % either way.
     """
     series = []
@@ -134,10 +134,10 @@ def recorded() -> list[tuple[PromptWork, float]]:
     return series
 
 
-def test_the_error_on_a_recorded_series_is_bounded() -> None:
+def test_the_error_on_a_series_of_steps_is_bounded() -> None:
     """Steps and jitter that the model has no feature for cost it 12 % at most, measured before each sample is learned."""
     model = PrefillTimeModel.stated()
-    for work, seconds in recorded():
+    for work, seconds in stepped():
         model = model.learn(work, seconds)
     assert model.error_ratio is not None
     assert model.error_ratio < 0.12
