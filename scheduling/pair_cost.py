@@ -12,13 +12,14 @@ with a price (`_local_price`). Does not know where the figures come from.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.prefill_time import MIN_PREDICTED_S, PrefillTimeModel, PromptWork, features_of
+from scheduling.prefill_time import MIN_PREDICTED_S, PrefillTimeModel, features_of
 
 Costs = NDArray[np.float64]
 ASSUMED_CHUNK_TOKENS = 256
@@ -28,12 +29,18 @@ ASSUMED_STAY_S = 1.0
 TIE_SHARE, TIE_S = 0.05, 0.001
 """Costs nearer to each other than both are equal: no prediction is better than that, and the emptier worker then wins."""
 NEARLY_FULL = 0.95
+LEAST_BYTES_PER_SECOND = 1.0
+"""A link that is there counts as no slower."""
+_READER, _PLACE = struct.Struct("9d"), struct.Struct("4d")
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillLoad:
     """`num_queued_tokens` prompt tokens are under way there, `num_cached_tokens` of this prompt are in its cache, and a token
     of its cache has `kv_bytes_per_token`.
+
+    `reader` are the figures once more, packed when the load is made: whoever asks often keeps the loads that did not
+    change, and the choice then reads all workers at once.
     """
 
     name: str
@@ -41,12 +48,17 @@ class PrefillLoad:
     num_queued_tokens: int = 0
     num_cached_tokens: int = 0
     kv_bytes_per_token: float = 0.0
+    reader: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", _packed_reader(self))
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLoad:
     """`num_active` requests are under way there, `num_held_tokens` of its `capacity_tokens` are spoken for, and a request
-    stays `mean_stay_s`. `num_queued_tokens` are those of prompts that it reads itself.
+    stays `mean_stay_s`. `num_queued_tokens` are those of prompts that it reads itself. `reader` and `place` are the figures
+    once more, packed.
     """
 
     name: str
@@ -58,6 +70,13 @@ class DecodeLoad:
     num_queued_tokens: int = 0
     num_cached_tokens: int = 0
     kv_bytes_per_token: float = 0.0
+    reader: bytes = field(init=False, repr=False, compare=False)
+    place: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", _packed_reader(self))
+        place = _PLACE.pack(self.num_active, self.num_held_tokens, self.capacity_tokens, self.mean_stay_s)
+        object.__setattr__(self, "place", place)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,10 +125,23 @@ class PairingQuestion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairCosts:
-    """Seconds: `remote[prefill, decode]`, infinite without a link or below the threshold, and `local[decode]`."""
+    """Seconds: `remote[prefill, decode]`, infinite without a link or below the threshold, and `local[decode]`. `table` are
+    both, `local` in its last row. `shares[decode]` is how full each would be of its capacity.
+    """
 
-    remote: Costs
-    local: Costs
+    table: Costs
+    shares: Costs
+
+    @property
+    def remote(self) -> Costs:
+        """Of the pairs."""
+        return self.table[:-1]
+
+    @property
+    def local(self) -> Costs:
+        """Of the decode workers alone."""
+        last: Costs = self.table[-1]
+        return last
 
 
 def least_cost(question: PairingQuestion) -> Pair | None:
@@ -121,54 +153,36 @@ def least_cost(question: PairingQuestion) -> Pair | None:
     if not question.decodes:
         return None
     costs = pair_costs(question)
-    least = min(float(costs.remote.min(initial=math.inf)), float(costs.local.min()))
-    bound = least + max(TIE_S, TIE_SHARE * least)
-    is_equal = np.less_equal(costs.remote, bound)
-    columns = np.logical_or.reduce(is_equal, axis=0)
-    if not columns.any():
-        return Pair(None, question.decodes[_emptiest(question, np.less_equal(costs.local, bound))].name)
-    column = _emptiest(question, columns)
-    prefills = [question.prefills[row] for row in _indices(is_equal[:, column])]
+    least = float(costs.table.min())
+    rows, columns = (costs.table <= least + max(TIE_S, TIE_SHARE * least)).nonzero()
+    local_row = len(question.prefills)
+    if rows[0] == local_row:
+        return Pair(None, question.decodes[_emptiest(question, columns, costs.shares)].name)
+    if rows[-1] == local_row:
+        is_pair = rows < local_row
+        rows, columns = rows[is_pair], columns[is_pair]
+    column = _emptiest(question, columns, costs.shares)
+    prefills = [question.prefills[row] for row in rows[columns == column].tolist()]
     prefill = min(prefills, key=lambda one: (one.num_queued_tokens, one.model.num_samples, one.name))
     return Pair(prefill.name, question.decodes[column].name)
 
 
 def pair_costs(question: PairingQuestion) -> PairCosts:
     """The costs of all candidates. Needs at least one decode worker."""
-    num_prefills, num_decodes = len(question.prefills), len(question.decodes)
+    num_prefills = len(question.prefills)
     readers = _readers(question)
-    own_s, queue_s = readers.seconds(question.num_prompt_tokens)
-    wait_s = slot_waits_s(question)
-    local = wait_s + queue_s[num_prefills:] + own_s[num_prefills:] * _local_price(question)
-    if question.is_local_only or not num_prefills:
-        return PairCosts(np.full((num_prefills, num_decodes), math.inf), local)
-    is_linked = question.links.bytes_per_second > 0
-    rates = np.where(is_linked, question.links.bytes_per_second, 1.0)
-    before_tail_bytes, tail_bytes = _bytes_to_send(question, readers)
-    read_s = (own_s + queue_s)[:num_prefills, np.newaxis]
-    ready_s = (question.links.backlog_bytes + before_tail_bytes) / rates
-    remote = np.maximum(read_s, ready_s) + tail_bytes / rates + wait_s
-    return PairCosts(np.where(is_linked, remote, math.inf), local)
-
-
-def slot_waits_s(question: PairingQuestion) -> Costs:
-    """Predicted wait until each D has room for the request, `[decode]`.
-
-    D is a queue with as many servers as such requests fit: Sakasegawa's approximation of the mean wait (Annals of the
-    Institute of Statistical Mathematics 29, 1977) up to where it is nearly full; what is over that leaves at the rate at
-    which D empties.
-    """
     needed = max(1, question.num_held_tokens)
-    figures: list[float] = []
-    for one in question.decodes:
-        figures += (one.num_held_tokens, one.capacity_tokens, one.mean_stay_s)
-    held, capacity, stay_s = np.array(figures, dtype=np.float64).reshape(-1, 3).T
-    num_slots = np.maximum(1.0, capacity / needed)
-    share = (held + needed) / np.maximum(1.0, capacity)
-    usual = np.minimum(share, NEARLY_FULL)
-    queue = usual ** (np.sqrt(2.0 * (num_slots + 1.0)) - 1.0) / (num_slots * (1.0 - usual))
-    waits: Costs = stay_s * (queue + np.maximum(0.0, share - 1.0))
-    return waits
+    num_active, held, capacity, stay_s = _unpacked([one.place for one in question.decodes], _PLACE)
+    shares = (held + needed) / np.maximum(1.0, capacity)
+    table = np.empty((num_prefills + 1, len(question.decodes)))
+    table[-1] = readers.queue_s[num_prefills:] + readers.own_s[num_prefills:] * _local_price(num_active)
+    remote = table[:-1]
+    if question.is_local_only:
+        remote.fill(math.inf)
+    elif num_prefills:
+        _remote_s(question, readers, remote)
+    table += slot_waits_s(shares, capacity / needed, stay_s)
+    return PairCosts(table, shares)
 
 
 def emptiness(load: DecodeLoad, num_held_tokens: int) -> tuple[float, int]:
@@ -176,72 +190,101 @@ def emptiness(load: DecodeLoad, num_held_tokens: int) -> tuple[float, int]:
     return (load.num_held_tokens + num_held_tokens) / max(1, load.capacity_tokens), load.num_active
 
 
-def _emptiest(question: PairingQuestion, is_candidate: NDArray[np.bool_]) -> int:
-    def key(column: int) -> tuple[float, int, str]:
-        load = question.decodes[column]
-        return (*emptiness(load, question.num_held_tokens), load.name)
-
-    return min(_indices(is_candidate), key=key)
-
-
-def _indices(is_chosen: NDArray[np.bool_]) -> list[int]:
-    indices: list[int] = is_chosen.nonzero()[0].tolist()
-    return indices
+def _emptiest(question: PairingQuestion, columns: NDArray[np.intp], shares: Costs) -> int:
+    """Of the decode workers in `columns`, where one may be named more than once, by `emptiness`."""
+    candidates = shares[columns]
+    emptiest: list[int] = columns[candidates == candidates.min()].tolist()
+    return min(set(emptiest), key=lambda column: (question.decodes[column].num_active, question.decodes[column].name))
 
 
-def _local_price(question: PairingQuestion) -> Costs:
-    """How many times the seconds count in which D reads the prompt itself, `[decode]`.
+def slot_waits_s(shares: Costs, num_slots: Costs, stay_s: Costs) -> Costs:
+    """Predicted wait until each D has room for the request, which has room for `num_slots` such ones and would be full to
+    `shares`.
+
+    D is a queue with as many servers as such requests fit: Sakasegawa's approximation of the mean wait (Annals of the
+    Institute of Statistical Mathematics 29, 1977) up to where it is nearly full; what is over that leaves at the rate at
+    which D empties.
+    """
+    num_slots = np.maximum(1.0, num_slots)
+    usual = np.minimum(shares, NEARLY_FULL)
+    queue = usual ** (np.sqrt(2.0 * num_slots + 2.0) - 1.0) / (num_slots * (1.0 - usual))
+    waits: Costs = stay_s * (queue + np.maximum(0.0, shares - 1.0))
+    return waits
+
+
+def _local_price(num_active: Costs) -> Costs:
+    """How many times the seconds count in which D reads the prompt itself.
 
     While it does, nobody whom it serves gets a token at its usual pace. So they count once for the request, once for the
     place in the batch that it takes meanwhile, and once for every request that D serves. An idle D therefore never beats an
     idle P of the same speed on a link that keeps up.
     """
-    return np.array([2.0 + one.num_active for one in question.decodes])
+    return 2.0 + num_active
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Readers:
-    """All workers as readers of the prompt, prefill workers first: a row each of `weights`, one figure each of the others."""
+    """All workers as readers of the prompt, prefill workers first: seconds of the prompt itself (`PrefillTimeModel.predict_s`)
+    and of the queue before it, tokens of it that are cached, bytes of a cached token.
+    """
 
-    weights: Costs
+    own_s: Costs
+    queue_s: Costs
     num_cached: Costs
-    num_queued: Costs
     kv_bytes: Costs
-
-    def seconds(self, num_prompt_tokens: int) -> tuple[Costs, Costs]:
-        """Of the prompt itself and of the queue before it: `PrefillTimeModel.predict_s` of all workers at once."""
-        num_cached = np.minimum(self.num_cached, num_prompt_tokens - 1)
-        _, tokens, pairs, queue = features_of(num_prompt_tokens - num_cached, num_cached, self.num_queued)
-        fixed_s, token_s, pair_s, queued_s = self.weights
-        return np.maximum(fixed_s + token_s * tokens + pair_s * pairs, MIN_PREDICTED_S), queued_s * queue
 
 
 def _readers(question: PairingQuestion) -> _Readers:
     """One that was never timed counts as the fastest that was, so that it is tried; a prefill worker's time goes first."""
-    figures: list[float] = []
     loads: list[PrefillLoad | DecodeLoad] = [*question.prefills, *question.decodes]
-    for one in loads:
-        model = one.model
-        figures += model.weights
-        figures += (model.num_samples, one.num_cached_tokens, one.num_queued_tokens, one.kv_bytes_per_token)
-    table = np.array(figures, dtype=np.float64).reshape(-1, 8).T
-    weights, num_samples = table[:4], table[4]
-    if not num_samples.all() and num_samples.any():
-        work = PromptWork(question.num_prompt_tokens)
-        timed = [one.model for one in question.prefills if one.model.num_samples]
-        timed = timed or [one.model for one in question.decodes if one.model.num_samples]
-        pioneer = min(timed, key=lambda model: model.predict_s(work))
-        weights = np.where(num_samples > 0, weights, np.array(pioneer.weights)[:, np.newaxis])
-    return _Readers(weights, *table[5:])
+    table = _unpacked([one.reader for one in loads], _READER)
+    weights, (num_samples, cached, cached_pairs, queued, kv_bytes) = table[:4], table[4:]
+    _, tokens, pairs, _ = whole = features_of(question.num_prompt_tokens, 0, 0)
+    is_timed = num_samples > 0
+    timed = is_timed.nonzero()[0]
+    if 0 < timed.size < len(loads):
+        if timed[0] < len(question.prefills):
+            timed = timed[timed < len(question.prefills)]
+        pioneer = timed[(whole @ weights[:, timed]).argmin()]
+        weights = np.where(is_timed, weights, weights[:, pioneer, np.newaxis])
+    fixed_s, token_s, pair_s, queued_s = weights
+    # The pairs of the computed tokens are those of the whole prompt without those of its cached beginning.
+    own_s = np.maximum(fixed_s + token_s * (tokens - cached) + pair_s * (pairs - cached_pairs), MIN_PREDICTED_S)
+    return _Readers(own_s, queued_s * queued, cached * 1e3, kv_bytes)
 
 
-def _bytes_to_send(question: PairingQuestion, readers: _Readers) -> tuple[Costs, Costs]:
-    """Bytes of the prompt before its last chunk, and of that, `[prefill, decode]`; what D has in its cache does not cross."""
+def _remote_s(question: PairingQuestion, readers: _Readers, remote: Costs) -> None:
+    """Writes into `remote` when the KV of the whole prompt is on D, infinite without a link, `[prefill, decode]`.
+
+    What D has in its cache does not cross.
+    """
     num_prefills = len(question.prefills)
+    num_tokens = question.num_prompt_tokens if question.is_sent else 0
+    num_sent = np.maximum(num_tokens - readers.num_cached[num_prefills:], 0.0)
+    num_last = np.minimum(num_sent, question.chunk_tokens)
+    per_token: Costs | float
     if question.wire_bytes_per_token is None:
         per_token = np.minimum(readers.kv_bytes[:num_prefills, np.newaxis], readers.kv_bytes[num_prefills:])
     else:
-        per_token = np.full((num_prefills, 1), question.wire_bytes_per_token)
-    num_sent = np.maximum(question.num_prompt_tokens - readers.num_cached[num_prefills:], 0) * question.is_sent
-    num_last = np.minimum(num_sent, question.chunk_tokens)
-    return per_token * (num_sent - num_last), per_token * num_last
+        per_token = question.wire_bytes_per_token
+    links = question.links
+    rates = np.maximum(links.bytes_per_second, LEAST_BYTES_PER_SECOND)
+    token_s = per_token / rates
+    ready_s = links.backlog_bytes / rates
+    ready_s += token_s * (num_sent - num_last)
+    read_s = readers.own_s[:num_prefills] + readers.queue_s[:num_prefills]
+    np.maximum(read_s[:, np.newaxis], ready_s, out=remote)
+    token_s *= num_last
+    remote += token_s
+    remote[links.bytes_per_second <= 0] = math.inf
+
+
+def _unpacked(rows: Sequence[bytes], row: struct.Struct) -> Costs:
+    """`[figure, worker]`."""
+    return np.frombuffer(b"".join(rows)).reshape(len(rows), row.size // 8).T
+
+
+def _packed_reader(load: PrefillLoad | DecodeLoad) -> bytes:
+    _, cached, cached_pairs, queued = features_of(load.num_cached_tokens, 0, load.num_queued_tokens)
+    figures = load.model.num_samples, cached, cached_pairs, queued, load.kv_bytes_per_token
+    return _READER.pack(*load.model.weights, *figures)

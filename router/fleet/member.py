@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from router.fleet.clients import WorkerClient
-from scheduling.pair_cost import ASSUMED_STAY_S
+from router.fleet.remembered import Remembered
+from scheduling.pair_cost import ASSUMED_STAY_S, DecodeLoad, PrefillLoad
 from scheduling.prefill_time import PrefillTimeModel
 
 Client = TypeVar("Client", bound=WorkerClient)
@@ -28,6 +29,8 @@ class Member(Generic[Client]):
     `refused_for_good` names the decode workers that a prefill worker can never ship to, `forgotten_by` the peers that have
     ended their transfers with an incarnation that is gone, `uncancelled` the requests that it is to be told to end as soon
     as it answers again.
+
+    What is `Remembered` was worked out from these when it was last asked for.
     """
 
     client: Client
@@ -45,6 +48,11 @@ class Member(Generic[Client]):
     refused_for_good: set[str] = field(default_factory=set)
     forgotten_by: set[str] = field(default_factory=set)
     uncancelled: set[str] = field(default_factory=set)
+    prefill_load: Remembered[PrefillLoad] = field(default_factory=Remembered, repr=False, compare=False)
+    decode_load: Remembered[DecodeLoad] = field(default_factory=Remembered, repr=False, compare=False)
+    measured_rates: Remembered[dict[str, float]] = field(default_factory=Remembered, repr=False, compare=False)
+    packed_link_rates: Remembered[bytes] = field(default_factory=Remembered, repr=False, compare=False)
+    packed_backlogs: Remembered[bytes] = field(default_factory=Remembered, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -64,8 +72,11 @@ class Member(Generic[Client]):
 
     def measured_bytes_per_second(self, decode: str) -> float:
         """What the link to a decode worker moved under load; 0 where it was not measured."""
-        return next((link.bytes_per_second for link in self.status.links if link.peer.name == decode), 0.0)
+        return self.measured_rates.of((self.status,), self._measured_rates).get(decode, 0.0)
 
     def time_stay(self, seconds: float) -> None:
         """Learns from a request that kept its place for so long."""
         self.mean_stay_s += STAY_SMOOTHING * (seconds - self.mean_stay_s)
+
+    def _measured_rates(self) -> dict[str, float]:
+        return {link.peer.name: link.bytes_per_second for link in reversed(self.status.links)}

@@ -1,7 +1,11 @@
-"""From the members' books to the question which pair serves a request. Chooses nothing."""
+"""From the members' books to the question which pair serves a request. Chooses nothing.
+
+It is asked for every request, while few members have changed since the last one: what is known of the others is kept.
+"""
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,24 +47,16 @@ def question_of(
     ordinal: int,
 ) -> PairingQuestion:
     """The question, of the workers that may be chosen. No worker knows a prefix yet: nothing counts as cached."""
-    names = [one.name for one in decodes]
+    names = tuple([one.name for one in decodes])
     shape = len(prefills), len(names)
-    rates = [link_rate(one, name, rules.link_bytes_per_second).bytes_per_second for one in prefills for name in names]
-    backlogs = [one.backlog_bytes.get(name, 0.0) for one in prefills for name in names]
+    rates = b"".join([_packed_link_rates(one, names, rules.link_bytes_per_second) for one in prefills])
+    backlogs = b"".join([_packed_backlogs(one, names) for one in prefills])
     return PairingQuestion(
         num_prompt_tokens=request.num_prompt_tokens,
         num_held_tokens=request.max_held_tokens,
-        prefills=[
-            PrefillLoad(
-                one.name,
-                one.prefill_time,
-                one.num_queued_tokens,
-                kv_bytes_per_token=one.description.layout.bytes_per_token,
-            )
-            for one in prefills
-        ],
+        prefills=[_prefill_load(one) for one in prefills],
         decodes=[_decode_load(one) for one in decodes],
-        links=LinkLoads(np.array(rates).reshape(shape), np.array(backlogs).reshape(shape)),
+        links=LinkLoads(np.frombuffer(rates).reshape(shape), np.frombuffer(backlogs).reshape(shape)),
         min_remote_tokens=rules.min_remote_tokens,
         wire_bytes_per_token=lossy_bytes_per_token(request, decodes[0].description.layout, rules.wire)
         if decodes
@@ -86,14 +82,57 @@ def wire_bytes(request: GenerateRequest, sender: KvLayout, receiver: KvLayout, w
     return per_token * request.num_prompt_tokens
 
 
+def _prefill_load(member: Member[PrefillClient]) -> PrefillLoad:
+    description, model, num_queued_tokens = member.description, member.prefill_time, member.num_queued_tokens
+
+    def make() -> PrefillLoad:
+        return PrefillLoad(
+            name=member.name,
+            model=model,
+            num_queued_tokens=num_queued_tokens,
+            kv_bytes_per_token=description.layout.bytes_per_token,
+        )
+
+    return member.prefill_load.of((description, model, num_queued_tokens), make)
+
+
 def _decode_load(member: Member[DecodeClient]) -> DecodeLoad:
-    return DecodeLoad(
-        name=member.name,
-        model=member.prefill_time,
-        num_active=member.num_active,
-        num_held_tokens=member.num_held_tokens,
-        capacity_tokens=member.description.capacity_tokens,
-        mean_stay_s=member.mean_stay_s,
-        num_queued_tokens=member.num_queued_tokens,
-        kv_bytes_per_token=member.description.layout.bytes_per_token,
-    )
+    description, model = member.description, member.prefill_time
+    figures = member.num_active, member.num_held_tokens, member.num_queued_tokens, member.mean_stay_s
+
+    def make() -> DecodeLoad:
+        num_active, num_held_tokens, num_queued_tokens, mean_stay_s = figures
+        return DecodeLoad(
+            name=member.name,
+            model=model,
+            num_active=num_active,
+            num_held_tokens=num_held_tokens,
+            capacity_tokens=description.capacity_tokens,
+            mean_stay_s=mean_stay_s,
+            num_queued_tokens=num_queued_tokens,
+            kv_bytes_per_token=description.layout.bytes_per_token,
+        )
+
+    return member.decode_load.of((description, model, *figures), make)
+
+
+def _packed_link_rates(member: Member[PrefillClient], names: tuple[str, ...], given: int | None) -> bytes:
+    """What the links to the decode workers move, a float64 each; as `given`, where it is."""
+    links = member.links
+    parts = names, given, member.status, *links, *links.values()
+
+    def make() -> bytes:
+        return _packed([link_rate(member, name, given).bytes_per_second for name in names])
+
+    return member.packed_link_rates.of(parts, make)
+
+
+def _packed_backlogs(member: Member[PrefillClient], names: tuple[str, ...]) -> bytes:
+    """Bytes that are still to cross to the decode workers, a float64 each."""
+    backlogs = member.backlog_bytes
+    parts = names, *backlogs, *backlogs.values()
+    return member.packed_backlogs.of(parts, lambda: _packed([backlogs.get(name, 0.0) for name in names]))
+
+
+def _packed(figures: list[float]) -> bytes:
+    return struct.pack(f"{len(figures)}d", *figures)
