@@ -1,10 +1,11 @@
-"""Channels to the cluster's workers: the one place where a caller's token is put on its calls.
+"""Channels to the cluster's processes: the one place where a caller's token is put on its calls.
 
 gRPC's own client interceptors do the same and cost a task and two more objects a call; here a call costs one tuple.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import grpc
@@ -13,9 +14,9 @@ from protocol.rpc_server import CHANNEL_OPTIONS
 from protocol.rpc_token import token_metadata
 
 
-def open_channel(target: str, token: str = "") -> grpc.aio.Channel:
-    """A channel to a worker, whose calls carry `token` if there is one. It connects with its first call."""
-    channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+def open_channel(target: str, token: str = "", options: Sequence[tuple[str, int]] = ()) -> grpc.aio.Channel:
+    """A channel whose calls carry `token` if there is one; `options` are gRPC's own. It connects with its first call."""
+    channel = grpc.aio.insecure_channel(target, options=[*CHANNEL_OPTIONS, *options])
     return _TokenChannel(channel, token) if token else channel
 
 
