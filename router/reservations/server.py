@@ -1,14 +1,15 @@
 """The planner as a service: one desk, one loop, one stream a router.
 
-A router is alive as long as it says anything, and its leases then are renewed. One that says goodbye gives all back at once. One
-that vanishes keeps what it holds until that expires, so that it may come back and go on. A router that does not read what it is
-told is cut off, which is the same as vanishing. Knows no Ray and no worker: what routers see is all that it sees.
+A router is alive as long as it says anything, and its leases then are renewed. One that says goodbye gives all back at once.
+One that vanishes keeps what it holds until that expires, so that it may come back and go on. A router that does not read what
+it is told is cut off, which is the same as vanishing. Knows no Ray and no worker: what routers see is all that it sees.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +30,9 @@ from protocol.rpc_token import TokenInterceptor
 from router.reservations.session import PlannerSession
 from router.reservations.wire import ask_from_wire, sight_from_wire, use_to_wire
 from transfer.planner.desk import PlannerDesk
-from transfer.planner.ledger import LeaseTerms
+from transfer.planner.ledger import LeaseTerms, Ledger
+from transfer.planner.packet import PacketFabric
+from transfer.planner.planner import TransferPlanner
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +47,18 @@ SOON_S = 0.005
 USE_EVERY_S = 0.9
 """How often a router is told how the network is used: with nearly each of its messages of a second."""
 STOP_WITHIN_S = 1.0
+LIFE_BITS, LEASE_BITS = 21, 32
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def desk_for_sharing(terms: LeaseTerms, fixed_bytes_per_second: int | None = None) -> PlannerDesk:
+    """A desk over packet links whose lease ids no other planner gives, nor this one after a restart: a router that comes back
+    with ids of an earlier life then speaks of nobody's leases. They stay within 53 bits, which JSON keeps exact.
+    """
+    first_lease_id = (secrets.randbits(LIFE_BITS) << LEASE_BITS) + 1
+    fabric = PacketFabric(Ledger(terms, next_lease_id=first_lease_id))
+    return PlannerDesk(TransferPlanner(fabric, fixed_bytes_per_second))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +201,7 @@ class PlannerServer(PlannerServicer):
             self._reserve(session, ask, now)
         if message.is_leaving:
             self._desk.leave(owner, now)
-        if message.ListFields() and not (len(message.ListFields()) == 1 and message.progress):
+        if any(field.name != "progress" for field, _ in message.ListFields()):
             self._is_touched.set()
         if now - session.use_told_at >= USE_EVERY_S:
             session.tell_use(self._use_of(now), now)

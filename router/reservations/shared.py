@@ -1,7 +1,7 @@
 """A planner that runs elsewhere and that other routers use too: `Reservations` over one gRPC stream.
 
-The stream is opened again whenever it ends, for ever. Nothing is kept for later while there is none: what this router gives back
-or sees meanwhile it says when the next one begins, by telling what it holds and sees.
+The stream is opened again whenever it ends, for ever. Nothing is kept for later while there is none: what this router gives
+back or sees meanwhile it says when the next one begins, by telling what it holds and sees.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ class SharedReservations:
     def is_open(self) -> bool:
         """Whether the planner can be asked now."""
         return self._is_open
+
+    @property
+    def reason(self) -> str:
+        """Why the planner cannot be asked; empty while it can."""
+        return self._reason
 
     async def start(self, on_pace: OnPace) -> None:
         """Begins to look for the planner, and never stops; waits for nothing."""
