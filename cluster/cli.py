@@ -41,6 +41,22 @@ examples:
   kvferry probe ./my-model --codec spectrum --windows 3 --force
   kvferry probe ./my-model --json | jq .tiers.int4.passes"""
 
+PLANNER_DESCRIPTION = """Runs the planner that reserves the network for KV transfers, for several routers at a time: none is
+then sold what another holds. A router asks it when it is started with `kvferry serve --planner HOST:PORT`. Without the flag it
+has a planner of its own, which is all that it needs as long as no other router sends over the same links.
+
+Routers that cannot reach the planner serve on without plans, and find it by themselves when it is back. What a router holds
+that is away for 10 seconds is given to others."""
+
+PLANNER_EPILOG = """examples:
+  kvferry planner                                   for routers on this machine
+  kvferry planner --host 10.0.0.5 --cluster-token-file cluster.token
+  kvferry serve MODEL --planner 10.0.0.5:7070 --cluster-token-file cluster.token
+  kvferry planner --link-bandwidth 100Gbit          links carry this, whatever is measured
+
+A token is any secret of 16 characters and more, e.g. `openssl rand -hex 32 > cluster.token`. It travels in the clear: the
+network between routers and planner must be private."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0, 2 for what the user can put right, 1 for everything else."""
@@ -87,6 +103,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_probe_flags(probe)
     probe.set_defaults(run=_probe)
+
+    planner = verbs.add_parser(
+        "planner",
+        help="reserve the network for several routers",
+        description=PLANNER_DESCRIPTION,
+        epilog=PLANNER_EPILOG,
+        formatter_class=raw,
+    )
+    _add_planner_flags(planner)
+    planner.set_defaults(run=_planner)
     return parser
 
 
@@ -110,6 +136,35 @@ def _add_probe_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-dtype", choices=dtypes, default="auto", help="type of the cache (default %(default)s)")
     parser.add_argument("--force", action="store_true", help="measure again, whatever was stored")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_planner_flags(parser: argparse.ArgumentParser) -> None:
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 for all (default %(default)s)",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="PORT",
+        default=7070,
+        help="port to listen on; 0 takes a free one (default %(default)s)",
+    )
+    parser.add_argument(
+        "--link-bandwidth",
+        metavar="RATE",
+        default="",
+        help="what every link and every worker carries, e.g. 25Mbit, 100Gbit or 3GB/s; by default as routers measure it",
+    )
+    parser.add_argument(
+        "--cluster-token-file",
+        metavar="FILE",
+        help="file with the secret that routers must know; not needed on 127.0.0.1 [KVFERRY_CLUSTER_TOKEN_FILE]",
+    )
+    parser.add_argument("--log-level", choices=levels, default="info", help="how much to log (default %(default)s)")
 
 
 def _positive(text: str) -> int:
@@ -149,6 +204,20 @@ def _probe(arguments: argparse.Namespace) -> int:
             kv_dtype=arguments.kv_dtype,
             is_forced=arguments.force,
             is_json=arguments.json,
+        )
+    )
+
+
+def _planner(arguments: argparse.Namespace) -> int:
+    from cluster.planner_process import PlannerOptions, run_planner  # gRPC and the router: no other verb waits for them
+
+    return run_planner(
+        PlannerOptions(
+            host=arguments.host,
+            port=arguments.port,
+            link_bandwidth=arguments.link_bandwidth,
+            cluster_token_file=arguments.cluster_token_file or os.environ.get("KVFERRY_CLUSTER_TOKEN_FILE", ""),
+            log_level=arguments.log_level,
         )
     )
 

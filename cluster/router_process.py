@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-import secrets
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from cluster.log_lines import log_to_stderr
+from cluster.reservations_choice import reservations_of
 from protocol.errors import DeadlineExceeded, KvferryError
 from protocol.wire_rule import WireOffer
 from router.config import RouterConfig, RoutingPolicy
@@ -34,15 +34,10 @@ from router.fleet.transfer_metrics import register_transfer_metrics
 from router.fleet.view import add_cluster_route
 from router.front.front import create_front
 from router.http.app import app_of
-from router.reservations.contract import Reservations
-from router.reservations.own import OwnReservations
 from router.rpc.server import PublicRpcServer
 from router.server import HttpServer
 from router.tokenization.tokenizer import Tokenizer
 from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS
-from transfer.planner.desk import PlannerDesk
-from transfer.planner.packet import PacketFabric
-from transfer.planner.planner import TransferPlanner
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +138,7 @@ class RouterProcess:
             wire=config.wire,
             link_bytes_per_second=config.link_bytes_per_second,
         )
-        fleet = Fleet(_connector(self.spec.cluster_token), rules, reservations_of(config))
+        fleet = Fleet(_connector(self.spec.cluster_token), rules, reservations_of(config, self.spec.cluster_token))
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
         front = create_front(config, self._tokenizer, dispatcher, registry)
         app = app_of(front)
@@ -173,14 +168,6 @@ class RouterProcess:
             await fleet.close()
             for failure in [end for end in ends if isinstance(end, BaseException)]:
                 log.warning("a server did not end well: %s", failure)
-
-
-def reservations_of(config: RouterConfig) -> Reservations | None:
-    """The router's planner, in this process; None where transfers are not planned."""
-    if not config.plans_transfers:
-        return None
-    planner = TransferPlanner(PacketFabric(), config.link_bytes_per_second)
-    return OwnReservations(PlannerDesk(planner), f"router-{secrets.token_hex(4)}")
 
 
 def _settle_interpreter() -> None:

@@ -42,6 +42,7 @@ def router_config(settings: ServeSettings) -> RouterConfig:
         wire=settings.wire_offer(),
         routing_policy=RoutingPolicy(settings.routing_policy),
         plans_transfers=settings.kv_push == Push.PLANNED and settings.prefill > 0,
+        planner_target=settings.planner,
         link_bytes_per_second=parse_rate(settings.link_bandwidth) if settings.link_bandwidth else None,
     )
 

@@ -107,6 +107,12 @@ class ServeSettings:
         "what every link between a prefill and a decode worker carries, e.g. 25Mbit, 100Gbit or 3GB/s; measured by default",
         metavar="RATE",
     )
+    planner: str = _setting(
+        "",
+        "share the planner that `kvferry planner` runs there, with the same --cluster-token-file; by default the router has "
+        "one of its own. Several clusters may share one: to a planner a worker is its name and its incarnation",
+        metavar="HOST:PORT",
+    )
     attention: str = _setting(
         "auto", "attention backend", metavar="NAME", choices=("auto", "reference", "fast", "cuda")
     )
@@ -172,6 +178,8 @@ class ServeSettings:
                 parse_size(getattr(self, name))
         if self.link_bandwidth:
             parse_rate(self.link_bandwidth)
+        if self.planner and self.kv_push != Push.PLANNED:
+            raise ConfigError(f"--planner plans transfers, --kv-push {self.kv_push} does not: leave one of them out")
         self.wire_offer()
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")

@@ -13,6 +13,7 @@ from protocol.wire_rule import WireOffer
 
 MIB = 2**20
 _KEY = re.compile(r"[!-~]+")
+_TARGET = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):[1-9]\d{0,4}")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 
 
@@ -39,7 +40,7 @@ class RouterConfig:
     `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port. `wire` is how
     the workers write KV, and what a request may ask for instead. `routing_policy` chooses the pair of workers. With
     `plans_transfers` the network is reserved for each transfer; `link_bytes_per_second` is what every link moves as an operator
-    says, None to measure it.
+    says, None to measure it. `planner_target` is `host:port` of a planner that routers share; empty for one of its own.
     """
 
     served_model_name: str
@@ -67,6 +68,7 @@ class RouterConfig:
     routing_policy: RoutingPolicy = RoutingPolicy.JOINT
     plans_transfers: bool = False
     link_bytes_per_second: int | None = None
+    planner_target: str = ""
 
     def __post_init__(self) -> None:
         if not self.served_model_name:
@@ -92,6 +94,11 @@ class RouterConfig:
             self._at_least("max_request_tokens", 2)
         if self.link_bytes_per_second is not None:
             self._at_least("link_bytes_per_second", 1)
+        if self.planner_target and not _TARGET.fullmatch(self.planner_target):
+            raise ConfigError(
+                "planner must be HOST:PORT as `kvferry planner` prints it, e.g. 10.0.0.5:7070 or [fd00::5]:7070, got "
+                f"{self.planner_target!r}"
+            )
 
     @property
     def max_total_tokens(self) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import grpc
 
@@ -135,7 +136,7 @@ class SharedReservations:
             self._wake.set()
 
     def use(self) -> NetworkUse:
-        """How all routers use the network, of about the last second; empty while there is no planner."""
+        """How all routers use the network, of about the last second; the last counts alone while there is no planner."""
         return self._use
 
     async def close(self) -> None:
@@ -266,7 +267,7 @@ class SharedReservations:
             if not answered.done():
                 answered.set_exception(WorkerUnavailable(self._reason))
         self._progress.clear()
-        self._use = NetworkUse()
+        self._use = replace(self._use, ports=(), leases=())  # the counts stay: they would seem to begin again
 
     def _say(self, reason: str) -> None:
         """Logs why there is no planner, once as long as it is the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from protocol import kvferry_planner_pb2 as pb
-from protocol.errors import BadRequest, Cancelled, ConfigError, DeadlineExceeded, WrongClusterToken
+from protocol.errors import BadRequest, Cancelled, ConfigError, DeadlineExceeded, Overloaded, WrongClusterToken
 from protocol.kvferry_planner_pb2_grpc import PlannerStub
 from protocol.order_session import ROUTER_KEY
 from protocol.rpc_channel import open_channel
@@ -105,6 +106,27 @@ async def test_a_router_that_speaks_keeps_its_leases() -> None:
         assert served.desk.num_leases == 1
 
 
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_router_that_asks_more_than_it_reads_is_cut_off(reads: bool) -> None:
+    """In one message or because it reads nothing at all; its leases end like those of one that vanished."""
+    async with planner(lease_s=0.5) as served, stream(served) as call:
+        await call.write(HELLO)
+        await _granted(call)
+        flood = pb.RouterMessage(reserves=[ask_to_wire(4, ask("x" * 100))] * (5000 if reads else 2000))
+        if reads:
+            await call.write(flood)
+            assert isinstance(await _end(call), Overloaded)
+        else:
+            with pytest.raises((grpc.RpcError, asyncio.InvalidStateError)):
+                await _write_on(call, flood)
+        await until(lambda: served.desk.num_leases == 0)
+
+
+async def _write_on(call: Call, message: pb.RouterMessage) -> None:
+    while True:
+        await call.write(message)
+
+
 async def test_another_stream_of_a_router_takes_the_place_of_the_first() -> None:
     """The first ends; leases that the second does not name are given back, since nobody knows of them."""
     async with planner() as served, stream(served) as first:
@@ -116,7 +138,8 @@ async def test_another_stream_of_a_router_takes_the_place_of_the_first() -> None
             told = await second.read()
             assert isinstance(told, pb.PlannerMessage)
             assert [each.lease_id for each in told.paces] == [kept]
-            assert [lease.lease_id for lease in told.use.leases] == [kept] != [lost]
+            held = served.desk.use(time.monotonic()).leases
+            assert [lease.lease_id for lease in held] == [kept] != [lost]
 
 
 async def test_goodbye_ends_the_stream_well() -> None:
