@@ -48,6 +48,8 @@ USE_EVERY_S = 0.9
 """How often a router is told how the network is used: with nearly each of its messages of a second."""
 STOP_WITHIN_S = 1.0
 LIFE_BITS, LEASE_BITS = 21, 32
+KEEPALIVE = (("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000))
+"""Connections of hosts that are gone end by it; routers by their streams, long before."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -103,7 +105,7 @@ class PlannerServer(PlannerServicer):
         server = grpc.aio.server(
             interceptors=[TokenInterceptor(token)] if token else [],
             # Otherwise a second planner on the port would get half of the routers, and no error.
-            options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
+            options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *KEEPALIVE],
             maximum_concurrent_rpcs=MAX_ROUTERS + SPARE_CALLS,
         )
         add_PlannerServicer_to_server(self, server)
@@ -149,11 +151,16 @@ class PlannerServer(PlannerServicer):
             await refuse(context, error)
         try:
             await session.serve(context, lambda message: self._take(session, message), self._lease_s)
+            return
         except KvferryError as error:
-            log.info("the stream of router %s ends: %s", session.owner, error.message)
-            await refuse(context, error)
+            reason = error
         finally:
             self._parted(session)
+        log.info("the stream of router %s ends: %s", session.owner, reason.message)
+        with suppress(
+            grpc.aio.InternalError
+        ):  # gone meanwhile: one that reads nothing cannot be told before its connection ends
+            await refuse(context, reason)
 
     def _joined(self, owner: str) -> PlannerSession:
         if len(self._sessions) >= MAX_ROUTERS and owner not in self._sessions:
