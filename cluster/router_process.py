@@ -138,7 +138,9 @@ class RouterProcess:
             wire=config.wire,
             link_bytes_per_second=config.link_bytes_per_second,
         )
-        fleet = Fleet(_connector(self.spec.cluster_token), rules, reservations_of(config, self.spec.cluster_token))
+        token = self.spec.cluster_token
+        reservations = reservations_of(config, token, lambda name: fleet.full_name_of(name))
+        fleet = Fleet(_connector(token), rules, reservations)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
         front = create_front(config, self._tokenizer, dispatcher, registry)
         app = app_of(front)

@@ -79,6 +79,11 @@ class Fleet:
         """Where the network is held for transfers; None where nobody plans them."""
         return self.transfers.reservations
 
+    def full_name_of(self, worker: str) -> str:
+        """A worker's name and incarnation, which no other cluster's worker has; of one that is not here only its name."""
+        member = self.prefills.get(worker) or self.decodes.get(worker)
+        return str(member.description.worker) if member is not None else worker
+
     async def join(self, targets: Sequence[WorkerTarget]) -> None:
         """Adds workers and links them with those that are here. Raises `WorkerUnavailable` for a silent one."""
         for target in targets:

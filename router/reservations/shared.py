@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc
 from protocol.wire import pace_from_wire
 from router.reservations.contract import RESERVE_WITHIN_S, OnPace, Reservation
+from router.reservations.names import SharedNames
 from router.reservations.wire import ask_to_wire, sight_to_wire, use_from_wire
 from transfer.planner.network import NetworkSight, NetworkUse, TransferAsk
 
@@ -49,9 +51,12 @@ Call = grpc.aio.StreamStreamCall[pb.RouterMessage, pb.PlannerMessage]
 
 
 class SharedReservations:
-    """The planner at `target` (`host:port`), for the router `router_id`; see `contract.Reservations`."""
+    """The planner at `target` (`host:port`), for the router `router_id`; see `contract.Reservations`.
 
-    def __init__(self, target: str, router_id: str, token: str = "") -> None:
+    `full_name_of` says what a worker is called there, see `names.py`; by default as here.
+    """
+
+    def __init__(self, target: str, router_id: str, token: str = "", full_name_of: Callable[[str], str] = str) -> None:
         self._peer = f"the planner at {target}"
         self._target = target
         self._router_id = router_id
@@ -67,6 +72,7 @@ class SharedReservations:
         self._last_number = 0
         self._waiting: dict[int, asyncio.Future[Reservation]] = {}
         self._held: dict[int, Pace] = {}
+        self._names = SharedNames(full_name_of)
         self._sight = NetworkSight()
         self._use = NetworkUse()
 
@@ -98,7 +104,7 @@ class SharedReservations:
         number = self._last_number
         answered: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
-        self._outgoing.reserves.append(ask_to_wire(number, ask))
+        self._outgoing.reserves.append(ask_to_wire(number, self._names.ask(ask)))
         self._wake.set()
         is_returned = False
         try:
@@ -128,11 +134,12 @@ class SharedReservations:
 
     def observe(self, sight: NetworkSight) -> None:
         """Tells what this router sees if it is not what it told last, and again whenever the planner comes back."""
-        if sight == self._sight:
+        told = self._names.sight(sight)
+        if told == self._sight:
             return
-        self._sight = sight
+        self._sight = told
         if self._is_open:
-            self._outgoing.sight.CopyFrom(sight_to_wire(sight))
+            self._outgoing.sight.CopyFrom(sight_to_wire(told))
             self._wake.set()
 
     def use(self) -> NetworkUse:
@@ -249,7 +256,7 @@ class SharedReservations:
                 self._held[told.lease_id] = pace_from_wire(told.pace)
                 self._on_pace(told.lease_id, self._held[told.lease_id])
         if message.HasField("use"):
-            self._use = use_from_wire(message.use)
+            self._use = self._names.use(use_from_wire(message.use))
 
     def _granted(self, number: int, reservation: Reservation) -> None:
         answered = self._waiting.get(number)

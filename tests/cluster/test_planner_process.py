@@ -99,8 +99,8 @@ def test_which_planner_a_router_asks() -> None:
         type(None): _settings(kv_push="chunks"),
     }
     for kind, settings in kinds.items():
-        assert type(reservations_of(router_config(settings), TOKEN)) is kind
-    assert reservations_of(router_config(_settings(planner="[fd00::5]:7070", prefill=0)), TOKEN) is None
+        assert type(reservations_of(router_config(settings), TOKEN, str)) is kind
+    assert reservations_of(router_config(_settings(planner="[fd00::5]:7070", prefill=0)), TOKEN, str) is None
 
 
 @pytest.mark.parametrize("target", ["10.0.0.5", ":7070", "host:port", "host:0", "fd00::5:7070", "http://host:7070"])

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.cli import main
-from cluster.router_process import RouterSpec, reservations_of
+from cluster.reservations_choice import reservations_of
+from cluster.router_process import RouterSpec
 from cluster.router_settings import (
     api_keys_of,
     cluster_token_of,
@@ -250,13 +251,13 @@ def test_planned_transfers_are_reserved_by_the_router() -> None:
     for changes in ({"kv_push": "chunks"}, {"kv_push": "end"}, {"prefill": 0}):
         config = router_config(_settings(**changes))
         assert not config.plans_transfers
-        assert reservations_of(config) is None
+        assert reservations_of(config, "", str) is None
     config = router_config(_settings(link_bandwidth="25Mbit"))
     assert config.link_bytes_per_second == 3_125_000
     assert router_config(_settings()).link_bytes_per_second is None
     spec = RouterSpec("directory", config, 0, "info")
     assert RouterSpec.from_json(spec.to_json()) == spec
-    reservations = reservations_of(config)
+    reservations = reservations_of(config, "", str)
     assert reservations is not None
     reservations.observe(NetworkSight((PairSight("prefill-0", "decode-0", 1e9, 0.0),)))
     assert {port.bytes_per_second for port in reservations.use().ports} == {3_125_000}

@@ -60,8 +60,8 @@ async def planner(lease_s: float = 10.0, port: int = 0, token: str = "") -> Asyn
 class Router:
     """A router's end, and the paces that it was told."""
 
-    def __init__(self, target: str, name: str, token: str = "") -> None:
-        self.reservations = SharedReservations(target, name, token)
+    def __init__(self, target: str, name: str, token: str, cluster: str) -> None:
+        self.reservations = SharedReservations(target, name, token, lambda worker: f"{worker}@{cluster}")
         self.paces: dict[int, Pace] = {}
         self.told = asyncio.Event()
 
@@ -72,14 +72,18 @@ class Router:
 
 
 @asynccontextmanager
-async def router(target: str, name: str, token: str = "", *, waits: bool = True) -> AsyncIterator[Router]:
-    """A router that sees `SIGHT`, and by default is connected when the block begins."""
-    found = Router(target, name, token)
+async def router(
+    target: str, name: str, token: str = "", *, cluster: str = "", waits: bool = True
+) -> AsyncIterator[Router]:
+    """A router that sees `SIGHT`, and by default is connected when the block begins. Those of one `cluster` have the same
+    workers.
+    """
+    found = Router(target, name, token, cluster)
     await found.reservations.start(found.on_pace)
     found.reservations.observe(SIGHT)
     try:
         if waits:
-            await until(lambda: len(found.reservations.use().ports) == 4)
+            await until(lambda: {"p0", "p1", "d0", "d1"} <= {port.worker for port in found.reservations.use().ports})
         yield found
     finally:
         await found.reservations.close()

@@ -52,6 +52,23 @@ async def test_two_routers_are_never_sold_the_same() -> None:
             assert use.num_reserved == 2
 
 
+async def test_clusters_that_share_a_planner_share_no_workers() -> None:
+    """Both have a p0 and a d0: their ports are others, and each sees its own by plain names."""
+    async with planner() as served, router(served.target, "r0", cluster="a") as one:
+        await one.reservations.reserve(ask())
+        async with router(served.target, "r1", cluster="b") as other:
+            assert not (await other.reservations.reserve(ask())).pace.is_shared
+            await until(lambda: len(other.reservations.use().leases) == 2)
+            use = other.reservations.use()
+            assert {(lease.owner, lease.source, lease.destination) for lease in use.leases} == {
+                ("r0", "p0@a", "d0@a"),
+                ("r1", "p0", "d0"),
+            }
+            assert {port.worker for port in use.ports} >= {"p0", "d1", "p0@a", "d1@a"}
+        with pytest.raises(PlanRefused, match="p9@a"):
+            await one.reservations.reserve(ask("p9"))
+
+
 async def test_a_routers_paces_change_when_another_comes_and_goes() -> None:
     """It hears that its port is shared, and that it is not any more; progress and a release reach the planner."""
     async with planner() as served, router(served.target, "r0") as one:
