@@ -92,6 +92,7 @@ class PlannerServer(PlannerServicer):
         self._sessions: dict[str, PlannerSession] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._is_touched = asyncio.Event()
+        self._is_stopping = False
         self._use = pb.NetworkUse()
         self._use_at = float("-inf")
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
@@ -126,11 +127,13 @@ class PlannerServer(PlannerServicer):
     async def wait(self) -> None:
         """Until `stop`. Raises what the planner failed with, if it did."""
         if self._pacing is not None:
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(self._pacing)
+            await asyncio.wait((self._pacing,))
+            if not self._pacing.cancelled():
+                self._pacing.result()
 
     async def stop(self) -> None:
         """Ends the routers' streams, which go on without plans, within `STOP_WITHIN_S`. Idempotent."""
+        self._is_stopping = True
         await self._health.enter_graceful_shutdown()
         for session in list(self._sessions.values()):
             session.end(Cancelled("the planner stops"))
@@ -178,7 +181,7 @@ class PlannerServer(PlannerServicer):
         if self._sessions.get(owner) is not session:
             return
         del self._sessions[owner]
-        if session.has_left:
+        if session.has_left or self._is_stopping:
             log.info("router %s left", owner)
             return
         log.warning("router %s is away; what it holds expires in %.0f s", owner, self._lease_s)
@@ -238,13 +241,16 @@ class PlannerServer(PlannerServicer):
         return self._use
 
     async def _keep_paces(self) -> None:
+        pause_s = SOON_S
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHANGES_EVERY_S if self._desk.num_leases else None):
                     await self._is_touched.wait()
-                await asyncio.sleep(SOON_S)
+                await asyncio.sleep(pause_s)
             self._is_touched.clear()
+            before = self._clock()
             self._tell_changes()
+            pause_s = max(SOON_S, self._clock() - before)  # with very many leases half of the time is for the routers
 
     def _tell_changes(self) -> None:
         for owner, changed in self._desk.changes(self._clock()).items():
