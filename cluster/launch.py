@@ -20,8 +20,11 @@ from cluster.router_process import RouterAddresses, RouterSpec
 from cluster.settings import ServeSettings
 from cluster.worker_actor import WorkerActor
 from cluster.worker_spec import WorkerSpec, spec_of
+from prefill_worker.config import Push
 from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable
+from protocol.ticket import TAIL_STEP
 from router.config import RouterConfig
+from transfer.landing_contract import LandingConfig
 
 Say = Callable[[str], None]
 
@@ -91,7 +94,7 @@ def launch(settings: ServeSettings, model_directory: str, router: RouterConfig, 
             settings.local_prefill_tokens,
             settings.log_level,
             token,
-            settings.max_step_tokens,
+            chunk_tokens=_last_chunk_tokens(settings),
         )
         router_actor = _router_actor(spec)
         workers = _wait_for_workers(actors, roles, deadline, say)
@@ -104,6 +107,13 @@ def launch(settings: ServeSettings, model_directory: str, router: RouterConfig, 
         _stop(actors)
         session.close()
         raise
+
+
+def _last_chunk_tokens(settings: ServeSettings) -> int:
+    """Tokens that leave when a prompt has been read: its last step, which the last chunk of a planned one has for itself."""
+    if settings.kv_push != Push.PLANNED or not settings.wire_rule().is_lossless:
+        return settings.max_step_tokens
+    return min(settings.max_step_tokens, LandingConfig().tail_tokens + TAIL_STEP)
 
 
 def _worker_specs(settings: ServeSettings, roles: list[str], need: Footprint, token: str) -> list[WorkerSpec]:

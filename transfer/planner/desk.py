@@ -17,6 +17,8 @@ from transfer.planner.usage import Counts, Usage
 
 MIN_CHANGE = 0.02
 """A rate that differs by less than this part from what was told is not told again."""
+REPEAT_S = 10.0
+"""A shared pace is told again after so long: senders drop one that nobody has confirmed for three times that."""
 
 
 class PlannerDesk:
@@ -25,7 +27,7 @@ class PlannerDesk:
     def __init__(self, planner: TransferPlanner) -> None:
         self._planner = planner
         self._sights: dict[str, NetworkSight] = {}
-        self._told: dict[int, Pace] = {}
+        self._told: dict[int, tuple[Pace, float]] = {}
         self._usage = Usage()
         self._counts = Counts()
         self._num_unknown = 0
@@ -63,7 +65,8 @@ class PlannerDesk:
             self._counts.num_refused += 1
             raise
         self._counts.num_reserved += 1
-        pace = self._told[lease.lease_id] = self._planner.first_pace(lease, now)
+        pace = self._planner.first_pace(lease, now)
+        self._told[lease.lease_id] = pace, now
         return lease.lease_id, pace
 
     def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> None:
@@ -102,15 +105,18 @@ class PlannerDesk:
         self._planner.renew(owner, now)
 
     def changes(self, now: float) -> dict[str, list[tuple[int, Pace]]]:
-        """Frees overdue leases, then says by owner which leases have another pace than they were told; they count as told."""
+        """Frees overdue leases, then says by owner which leases have another pace than they were told, or a shared one that was
+        told long ago; they count as told.
+        """
         expired = self._planner.expire(now)
         if expired:
             self._counts.num_expired += len(expired)
             self._forget_ended()
         found: dict[str, list[tuple[int, Pace]]] = {}
         for lease_id, pace in self._planner.paces(now).items():
-            if _is_news(self._told[lease_id], pace):
-                self._told[lease_id] = pace
+            told, told_at = self._told[lease_id]
+            if _is_news(told, pace) or (pace.is_shared and now - told_at >= REPEAT_S):
+                self._told[lease_id] = pace, now
                 found.setdefault(self._planner.leases[lease_id].owner, []).append((lease_id, pace))
         return found
 
@@ -142,7 +148,7 @@ class PlannerDesk:
     def _forget_ended(self) -> None:
         held = self._planner.leases
         if len(self._told) > len(held):
-            self._told = {lease_id: pace for lease_id, pace in self._told.items() if lease_id in held}
+            self._told = {lease_id: told for lease_id, told in self._told.items() if lease_id in held}
         self._usage.forget(held, [(port.direction, port.name) for port in self._planner.ports])
 
 

@@ -82,6 +82,22 @@ def test_a_dead_routers_leases_expire_and_the_paces_of_others_rise() -> None:
     assert desk.use(10.0).num_expired == 1
 
 
+def test_a_shared_pace_is_told_again_before_its_sender_drops_it() -> None:
+    """Every ten seconds, though nothing has changed; a lone transfer's is not."""
+    desk = desk_of()
+    desk.reserve("r0", ask(9000 * MB, 30 * MB), 0.0)
+    for now in range(0, 60, 5):
+        desk.renew("r0", now)
+        assert desk.changes(now) == {}
+    desk = desk_of()
+    leases = [desk.reserve("r0", ask(9000 * MB, 20 * MB, (source, "d0")), 0.0)[0] for source in ("p0", "p1")]
+    desk.changes(0.0)
+    for now in (10.0, 20.0):
+        desk.renew("r0", now - 1.0)
+        assert desk.changes(now - 0.5) == {}
+        assert sorted(ids(desk, now)["r0"]) == leases
+
+
 def test_a_short_newcomer_makes_a_long_transfer_slower_and_its_end_faster_again() -> None:
     """The long one is told its floor, and with its next progress the port."""
     desk = desk_of(max_share=15 / 16)
