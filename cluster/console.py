@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from cluster.sizes import format_rate, format_size
 from transfer.planner.link import SLOW_BYTES_PER_SECOND
+
+STATUS_WIDTH = 160
 
 _started_at = time.monotonic()
 
@@ -76,27 +79,16 @@ def print_ready(view: ReadyView) -> None:
 
 def print_status(view: Mapping[str, Any]) -> None:
     """The live cluster, as the router sees it."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _wide_console()
     console.print("ready" if view["is_ready"] else f"not ready: {view['reason']}")
-    table = Table()
-    for column in (
-        "worker",
-        "health",
-        "waiting",
-        "running",
-        "blocks free",
-        "slots free",
-        "transfers",
-        "failed",
-        "moved",
-        "of FP16",
-        "hidden",
-    ):
-        table.add_column(column)
+    table = _table(
+        "worker", "health", "waiting", "running", "blocks free", "slots free", "transfers", "failed", "moved", "of FP16",
+        "hidden", "where",
+    )  # fmt: skip
     for worker in view["workers"]:
         status = worker["status"]
         table.add_row(
-            f"{worker['name']} ({worker['device']}, pid {worker['process_id']} on {worker['host']})",
+            worker["name"],
             "ok" if worker["is_healthy"] else "does not answer",
             str(status["num_waiting"]),
             str(status["num_running"]),
@@ -107,6 +99,7 @@ def print_status(view: Mapping[str, Any]) -> None:
             format_size(status["transfer_bytes"]),
             ratio_of_landings(status) or "-",
             hidden_ratio(status) or "-",
+            f"{worker['device']}, pid {worker['process_id']} on {worker['host']}",
         )
     console.print(table)
     for link in view["links"]:
@@ -117,18 +110,14 @@ def print_status(view: Mapping[str, Any]) -> None:
 
 def print_reservations(console: Console, reservations: Mapping[str, Any]) -> None:
     """How the planner's network is used: each port, then each lease under way."""
-    ports = Table()
-    for column in ("port", "direction", "carries", "reserved", "allowed", "achieved", "leases"):
-        ports.add_column(column)
+    ports = _table("port", "direction", "carries", "reserved", "allowed", "achieved", "leases")
     for port in reservations["ports"]:
         rates = (format_rate(port[f"{kind}bytes_per_second"]) for kind in ("", "reserved_", "allowed_", "achieved_"))
         ports.add_row(port["worker"], port["direction"], *rates, str(port["num_leases"]))
     console.print(ports)
     if not reservations["leases"]:
         return
-    leases = Table()
-    for column in ("request", "from", "to", "landed", "reserved", "allowed", "achieved", "ends in"):
-        leases.add_column(column)
+    leases = _table("request", "from", "to", "landed", "reserved", "allowed", "achieved", "ends in")
     for lease in reservations["leases"]:
         pace = lease["pace"]
         leases.add_row(
@@ -154,6 +143,20 @@ def hidden_ratio(status: Mapping[str, int]) -> str:
     """The share of a prefill worker's KV that had landed when its prompt's first token was sampled; empty where none did."""
     num_bytes = status["acknowledged_bytes"]
     return f"{status['hidden_bytes'] / num_bytes:.3f}" if num_bytes else ""
+
+
+def _wide_console() -> Console:
+    """Wide enough for every column, whatever the terminal: a broken line is easier to read than a table of broken cells."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, STATUS_WIDTH)
+    return console
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
 
 
 def _link_line(link: Mapping[str, Any]) -> str:

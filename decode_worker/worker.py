@@ -144,12 +144,8 @@ class DecodeWorker:
             if now > sequence.expires_at:
                 late = DeadlineExceeded("the request was not finished before its deadline")
                 self.roster.fail(sequence.request.request_id, late, now)
-            elif (
-                sequence.kv_due_at is not None and now > sequence.kv_due_at and sequence.landing_generation is not None
-            ):
-                log.warning("request %s: its KV is overdue", sequence.request.request_id)
-                sequence.kv_due_at = None
-                self.receiver.revoke(sequence.landing_generation)
+            elif sequence.kv_due_at is not None and now > sequence.kv_due_at:
+                self._look_for_kv(sequence, now)
 
     def next_batch(self, now: float) -> StepBatch | None:
         """Decodes first, oldest first, each with a block for its next token; then local prefill chunks."""
@@ -234,6 +230,19 @@ class DecodeWorker:
                 victim = choose_victim([one.work for one in holders])
                 self._preempt(self.sequences[victim.request_id] if victim else sequence, now)
         return False
+
+    def _look_for_kv(self, sequence: DecodeSequence, now: float) -> None:
+        """KV that still lands, however slowly, is waited for; what nothing was heard of for so long is given up."""
+        generation = sequence.landing_generation
+        landed_at = self.receiver.last_landed_at(generation) if generation is not None else None
+        if generation is None or landed_at is None:
+            return  # it has ended, and is settled next
+        if now <= landed_at + self.config.kv_wait_s:
+            sequence.kv_due_at = landed_at + self.config.kv_wait_s
+            return
+        log.warning("request %s: its KV is overdue", sequence.request.request_id)
+        sequence.kv_due_at = None
+        self.receiver.revoke(generation)
 
     def _preempt(self, victim: DecodeSequence, now: float) -> None:
         victim.drop_blocks()

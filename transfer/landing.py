@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from protocol.errors import (
@@ -33,26 +33,11 @@ from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
 from transfer.landing_contract import LandingConfig, LandingEnded, LandingRequest, Unpacker
+from transfer.landing_records import ClosingLanding, OpenLanding
 from transfer.slots import SlotPool
 from transfer.transport import PeerAddress, Transport
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Landing:
-    ticket: Ticket
-    block_ids: tuple[int, ...]
-    expires_at: float
-    landed: set[int] = field(default_factory=set)
-    rejected: set[int] = field(default_factory=set)
-    num_bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Closing:
-    ticket: Ticket
-    ask_again_at: float
 
 
 class Receiver:
@@ -79,8 +64,8 @@ class Receiver:
         self._lock = threading.Lock()
         self._next_generation = 1
         self._peers: dict[WorkerId, KvDtype] = {}  # and what crosses from each
-        self._open: dict[int, _Landing] = {}
-        self._closing: dict[int, _Closing] = {}
+        self._open: dict[int, OpenLanding] = {}
+        self._closing: dict[int, ClosingLanding] = {}
         self._ended: deque[LandingEnded] = deque()
 
     @property
@@ -125,13 +110,18 @@ class Receiver:
             slots = self.slots.lend(generation, min(ticket.num_chunks, self.config.window_slots))
             ticket = replace(ticket, slots=slots)
             self._next_generation += 1
-            self._open[generation] = _Landing(ticket, request.block_ids, now + self.config.lease_s)
+            self._open[generation] = OpenLanding(ticket, request.block_ids, now + self.config.lease_s, now)
         self.commands.bell.set()
         return ticket
 
     def revoke(self, generation: int) -> None:
         """Gives a ticket up, if it is still open; its `LandingEnded` follows."""
         self.commands.post(lambda: self._revoke(generation))
+
+    def last_landed_at(self, generation: int) -> float | None:
+        """When a chunk of an open ticket last landed, or else when it was granted; None when it is not open."""
+        landing = self._open.get(generation)
+        return landing.landed_at if landing is not None else None
 
     def take_ended(self) -> list[LandingEnded]:
         """Tickets that have ended since the last call."""
@@ -199,7 +189,7 @@ class Receiver:
         else:
             self.num_stale_frames += 1
 
-    def _land(self, landing: _Landing, frame: Frame, now: float) -> None:
+    def _land(self, landing: OpenLanding, frame: Frame, now: float) -> None:
         ticket = landing.ticket
         if frame.chunk in landing.landed or frame.chunk >= ticket.num_chunks or frame.slot not in ticket.slots:
             self.num_stale_frames += 1
@@ -217,12 +207,12 @@ class Receiver:
             return
         landing.landed.add(frame.chunk)
         landing.num_bytes += size
-        landing.expires_at = now + self.config.lease_s
+        landing.expires_at, landing.landed_at = now + self.config.lease_s, now
         self._tell(ticket, FrameKind.CREDIT, frame.chunk, frame.slot)
         if len(landing.landed) == ticket.num_chunks:
             self._end(ticket.generation, None)
 
-    def _reject(self, landing: _Landing, frame: Frame, error: KvferryError) -> None:
+    def _reject(self, landing: OpenLanding, frame: Frame, error: KvferryError) -> None:
         ticket = landing.ticket
         log.warning("request %s chunk %d: %s", ticket.request_id, frame.chunk, error)
         if frame.chunk in landing.rejected:
@@ -240,7 +230,7 @@ class Receiver:
         landing = self._open.pop(generation)
         with self._lock:
             self.slots.quarantine(generation)
-        self._closing[generation] = _Closing(landing.ticket, ask_again_at=0.0)
+        self._closing[generation] = ClosingLanding(landing.ticket, ask_again_at=0.0)
         self._report(landing, error)
 
     def _end(self, generation: int, error: KvferryError | None) -> None:
@@ -250,7 +240,7 @@ class Receiver:
             self.slots.free(generation)
         self._report(landing, error)
 
-    def _report(self, landing: _Landing, error: KvferryError | None) -> None:
+    def _report(self, landing: OpenLanding, error: KvferryError | None) -> None:
         self._ended.append(LandingEnded(landing.ticket, error, landing.num_bytes))
         self.on_ended()
 

@@ -11,6 +11,7 @@ from protocol.errors import (
     NotReady,
 )
 from protocol.request import GeneratedToken
+from router.config import RoutingPolicy
 from tests.duo.asking import (
     LENGTH,
     NUM_TOKENS,
@@ -22,6 +23,7 @@ from tests.duo.asking import (
 )
 from tests.support.duo import Duo, DuoOptions
 from tests.support.events import events_of
+from transfer.landing_contract import LandingConfig
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -70,6 +72,27 @@ def test_p_dies_after_the_first_token_with_kv_on_the_wire(expected: list[int]) -
     assert duo.decodes[0].receiver.slots.num_quarantined > 0
     duo.fabric.faults.release()
     check_recovers(duo, expected)
+
+
+@pytest.mark.parametrize(("is_silent", "num_computed"), [(False, 0), (True, LENGTH + 1)])
+def test_kv_that_still_lands_is_waited_for(expected: list[int], is_silent: bool, num_computed: int) -> None:
+    """Though all of it takes far longer than D waits for a wire that is silent, after which it computes the prompt itself."""
+    decode = DecodeConfig(max_step_tokens=64, max_sequences=16, kv_wait_s=0.5)
+    options = DuoOptions(
+        decode=decode,
+        landing=LandingConfig(max_chunk_tokens=16),
+        wire_bytes_per_second=50_000,  # a chunk in 0.2 s, all of it in 1.2 s
+        policy=RoutingPolicy.LEAST_LOADED,
+    )
+    duo = Duo(options)
+    duo.run(lambda: duo.fleet.look())
+    if is_silent:
+        duo.fabric.faults.hold()
+    started_at = duo.clock()
+    assert answer_of(duo) == expected
+    assert duo.decodes[0].num_local_prefill_tokens == num_computed
+    assert duo.clock() - started_at > (1.0 if num_computed == 0 else decode.kv_wait_s)
+    duo.fabric.faults.release()
 
 
 def test_a_dead_p_is_noticed_before_its_kv_is_overdue(expected: list[int]) -> None:

@@ -36,6 +36,7 @@ from transfer.codec.pool_codec import PoolCodec
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingConfig
 from transfer.local import LocalFabric, LocalTransport
+from transfer.local_wire import RatedWire
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShippingConfig
 from transfer.transport import Arenas
@@ -65,6 +66,7 @@ class DuoOptions:
     landing: LandingConfig = field(default_factory=LandingConfig)
     shipping: ShippingConfig = field(default_factory=ShippingConfig)
     num_slots: int = 8
+    wire_bytes_per_second: float | None = None
     policy: RoutingPolicy = RoutingPolicy.JOINT
     request_timeout_s: float = 600.0
     link_bytes_per_second: float = 0.0
@@ -79,7 +81,8 @@ class Duo:
     def __init__(self, options: DuoOptions | None = None) -> None:
         self.options = options or DuoOptions()
         self.clock = FakeClock()
-        self.fabric = LocalFabric()
+        rate = self.options.wire_bytes_per_second
+        self.fabric = LocalFabric(RatedWire(rate, self.clock) if rate is not None else None)
         self.prefills = [self._prefill(number) for number in range(self.options.num_prefill)]
         self.decodes = [self._decode(number) for number in range(self.options.num_decode)]
         self.dead: set[str] = set()
