@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
@@ -87,18 +87,25 @@ class PrefillSequence:
 
     @property
     def work(self) -> Work:
-        """What the scheduler sees. A prompt whose transfer is planned is cut so that its KV crosses while it is computed."""
-        request, max_step_tokens = self.request, None
-        if (ticket := self.ticket) is not None and self.plan is not None:
-            shipped = ShippedPrompt(
-                num_tokens=request.num_prompt_tokens,
-                first_sent=ticket.first_token,
-                chunk_tokens=ticket.chunk_tokens,
-                tail_start=ticket.tail_start,
-                headroom=self.plan.headroom,
-            )
-            max_step_tokens = shipped.max_step_tokens(self.num_cached)
-        return Work(request.request_id, request.num_prompt_tokens, self.num_cached, self.arrival, max_step_tokens)
+        """What the scheduler sees."""
+        return Work(self.request.request_id, self.request.num_prompt_tokens, self.num_cached, self.arrival)
+
+    def work_in_steps(self, full_step_tokens: int) -> Work:
+        """The same for a step, of which a full one has so many tokens. A prompt whose transfer is planned is cut so that its KV
+        crosses while it is computed.
+        """
+        ticket, work = self.ticket, self.work
+        if ticket is None or self.plan is None:
+            return work
+        shipped = ShippedPrompt(
+            num_tokens=work.num_known,
+            first_sent=ticket.first_token,
+            chunk_tokens=ticket.chunk_tokens,
+            tail_start=ticket.tail_start,
+            headroom=self.plan.headroom,
+            full_step_tokens=full_step_tokens,
+        )
+        return replace(work, max_step_tokens=shipped.max_step_tokens(self.num_cached))
 
     def move(self, now: float, to: Phase) -> None:
         """Advances the phase. Raises `IllegalMove`."""

@@ -151,7 +151,8 @@ class PrefillWorker:
 
     def next_batch(self) -> StepBatch | None:
         """Chunks of the running prompts, within the token budget."""
-        grants = plan_step([], [one.work for one in self._running.values()], self._limits)
+        works = [one.work_in_steps(self.config.max_step_tokens) for one in self._running.values()]
+        grants = plan_step([], works, self._limits)
         slices = tuple(self._running[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
 

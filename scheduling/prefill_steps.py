@@ -24,12 +24,18 @@ is more: a link that keeps up is then found to have less headroom than it has, a
 """
 MIN_STEP_TOKENS = 64
 """No step but the last is cut below this, so that none is a third slower for its tokens."""
+AMPLE_HEADROOM = 40.0
+"""Over a link so fast what a whole step produced crosses while a few tokens would be computed: one more step costs a short
+prompt more than it hides.
+"""
+LONG_STEPS = 4
+"""From so many full steps on one more is a few hundredths of the whole, and is always taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedPrompt:
     """A prompt that is read and shipped: its tokens, and how they cross. Chunks of `chunk_tokens` lie on a grid that begins at
-    token `first_sent`; the last chunk begins at `tail_start`. `headroom` as above.
+    token `first_sent`; the last chunk begins at `tail_start`. `headroom` as above. A full step has `full_step_tokens`.
     """
 
     num_tokens: int
@@ -37,13 +43,14 @@ class ShippedPrompt:
     chunk_tokens: int
     tail_start: int
     headroom: float
+    full_step_tokens: int
 
     def max_step_tokens(self, num_computed: int) -> int:
         """Most tokens that the next step should run, at least 1, when `num_computed` are in the cache. Steps end where chunks
         end, so that nothing that was computed has to wait for the next step.
         """
         num_left, before_tail = self.num_tokens - num_computed, self.tail_start - num_computed
-        if before_tail <= 0 or self.headroom <= 0.0:
+        if before_tail <= 0 or not self._pays:
             return num_left
         if self.headroom > 1.0:
             num_tail = self.num_tokens - self.tail_start
@@ -55,6 +62,12 @@ class ShippedPrompt:
         )
         wanted = num_waiting / self.headroom if num_computed > self.first_sent and self.headroom else first
         return self._to_chunk_end(num_computed, max(first, wanted), num_left)
+
+    @property
+    def _pays(self) -> bool:
+        """Whether steps are cut at all."""
+        is_long = self.num_tokens >= LONG_STEPS * self.full_step_tokens
+        return self.headroom > 0.0 and (is_long or self.headroom < AMPLE_HEADROOM)
 
     def _to_chunk_end(self, num_computed: int, wanted: float, num_most: int) -> int:
         """`wanted` tokens, cut to the end of a chunk, and not to so few that the step is slow or leaves one that is."""

@@ -23,7 +23,9 @@ def _ticket(num_tokens: int, chunk_tokens: int = 32, first_token: int = 0) -> Ti
 
 
 def _shipped(ticket: Ticket, headroom: float) -> ShippedPrompt:
-    return ShippedPrompt(ticket.num_tokens, ticket.first_token, ticket.chunk_tokens, ticket.tail_start, headroom)
+    return ShippedPrompt(
+        ticket.num_tokens, ticket.first_token, ticket.chunk_tokens, ticket.tail_start, headroom, MAX_STEP_TOKENS
+    )
 
 
 def _steps(shipped: ShippedPrompt, num_cached: int = 0) -> list[int]:
@@ -68,8 +70,11 @@ def test_a_narrow_link_starts_early_and_never_runs_dry(num_tokens: int, headroom
 
 
 def test_a_fast_link_costs_one_more_step() -> None:
-    """With headroom to spare only the last chunk is cut off."""
+    """With headroom to spare only the last chunk is cut off, and of short prompts over the fastest links nothing."""
     assert _steps(_shipped(_ticket(1024), 25.0)) == [256, 256, 256, 240, 16]
+    assert _steps(_shipped(_ticket(1024), 1e4)) == [256, 256, 256, 240, 16]
+    assert _steps(_shipped(_ticket(512), 25.0)) == [256, 240, 16]
+    assert _steps(_shipped(_ticket(512), 1e4)) == [256, 256]
 
 
 @given(
