@@ -4,11 +4,11 @@ What a step computes can leave when the step has ended, and what the last step c
 compute faster; small ones keep a link busy and leave little for the end. With `headroom`, the rate at which KV crosses over
 the one at which it is computed, and R tokens left:
 
-* Headroom above 1: a step of s tokens is followed by R - s more. All that was computed before the last step, of t tokens, has
-  crossed by then if R - t <= headroom * (R - s + o), where o is what one more step costs, in tokens. So
-  s <= R + o - (R - t)/headroom, and the prompt is done in large steps but for its end, whose last chunk is a step of its own.
-* Headroom of 1 or less: the link is busy until long after the prefill, whatever the end looks like, if only it starts early and
-  never runs dry. The first step is one chunk, and each next one lasts as long as the link needs for what it has.
+* A link that about keeps up needs a small end: a step of s tokens is followed by R - s more. All that was computed before the
+  last step, of t tokens, has crossed by then if R - t <= headroom * (R - s + o), where o is what one more step costs, in
+  tokens. So s <= R + o - (R - t)/headroom within the last steps; before them steps are full. The last chunk is one of its own.
+* A link that does not is busy until long after the prefill, whatever the end looks like, if only it starts early and never
+  runs dry. The first step is small, and each next one lasts as long as the link needs for what it has.
 
 This project's own derivation; it takes a step's time as proportional to its tokens and `STEP_COST_TOKENS`.
 """
@@ -24,6 +24,12 @@ is more: a link that keeps up is then found to have less headroom than it has, a
 """
 MIN_STEP_TOKENS = 64
 """No step but the last is cut below this, so that none is a third slower for its tokens."""
+CUT_STEPS = 2
+"""So many full steps are cut up at most: further cuts cost more time than they hide."""
+NARROW_HEADROOM = 0.8
+"""Where the link has less, starting early gains more than a small end; where it has more, steps small enough to keep it busy
+from the start would cost as much as they gain.
+"""
 AMPLE_HEADROOM = 40.0
 """Over a link so fast what a whole step produced crosses while a few tokens would be computed: one more step costs a short
 prompt more than it hides.
@@ -52,22 +58,27 @@ class ShippedPrompt:
         num_left, before_tail = self.num_tokens - num_computed, self.tail_start - num_computed
         if before_tail <= 0 or not self._pays:
             return num_left
-        if self.headroom > 1.0:
-            num_tail = self.num_tokens - self.tail_start
-            wanted = num_left + STEP_COST_TOKENS - (num_left - num_tail) / self.headroom
-            return self._to_chunk_end(num_computed, wanted, before_tail)
-        first = max(MIN_STEP_TOKENS, self.chunk_tokens)
-        num_waiting = max(
-            0.0, num_computed - self.first_sent - self.headroom * (num_computed - self.first_sent - first)
-        )
-        wanted = num_waiting / self.headroom if num_computed > self.first_sent and self.headroom else first
-        return self._to_chunk_end(num_computed, max(first, wanted), num_left)
+        num_cut = CUT_STEPS * self.full_step_tokens
+        if self.headroom < NARROW_HEADROOM:
+            is_begun = num_computed - self.first_sent >= num_cut
+            return num_left if is_begun else self._to_chunk_end(num_computed, self._until_dry(num_computed), num_left)
+        if num_left - num_cut >= MIN_STEP_TOKENS:
+            return self._to_chunk_end(num_computed, num_left - num_cut, num_left)
+        wanted = num_left + STEP_COST_TOKENS - (self.tail_start - num_computed) / self.headroom
+        return self._to_chunk_end(num_computed, wanted, before_tail)
 
     @property
     def _pays(self) -> bool:
         """Whether steps are cut at all."""
         is_long = self.num_tokens >= LONG_STEPS * self.full_step_tokens
         return self.headroom > 0.0 and (is_long or self.headroom < AMPLE_HEADROOM)
+
+    def _until_dry(self, num_computed: int) -> float:
+        """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed."""
+        first = max(MIN_STEP_TOKENS, self.chunk_tokens)
+        num_produced = max(0, num_computed - self.first_sent)
+        num_waiting = num_produced - self.headroom * max(0, num_produced - first)
+        return max(first, num_waiting / self.headroom - STEP_COST_TOKENS)
 
     def _to_chunk_end(self, num_computed: int, wanted: float, num_most: int) -> int:
         """`wanted` tokens, cut to the end of a chunk, and not to so few that the step is slow or leaves one that is."""
