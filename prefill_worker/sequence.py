@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
@@ -13,7 +13,6 @@ from protocol.pace import TransferPlan
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
 from protocol.ticket import Ticket
-from scheduling.prefill_steps import ShippedPrompt
 from scheduling.work import Work
 from transfer.progress import OnProgress
 
@@ -89,23 +88,6 @@ class PrefillSequence:
     def work(self) -> Work:
         """What the scheduler sees."""
         return Work(self.request.request_id, self.request.num_prompt_tokens, self.num_cached, self.arrival)
-
-    def work_in_steps(self, full_step_tokens: int) -> Work:
-        """The same for a step, of which a full one has so many tokens. A prompt whose transfer is planned is cut so that its KV
-        crosses while it is computed.
-        """
-        ticket, work = self.ticket, self.work
-        if ticket is None or self.plan is None:
-            return work
-        shipped = ShippedPrompt(
-            num_tokens=work.num_known,
-            first_sent=ticket.first_token,
-            chunk_tokens=ticket.chunk_tokens,
-            tail_start=ticket.tail_start,
-            headroom=self.plan.headroom,
-            full_step_tokens=full_step_tokens,
-        )
-        return replace(work, max_step_tokens=shipped.max_step_tokens(self.num_cached))
 
     def move(self, now: float, to: Phase) -> None:
         """Advances the phase. Raises `IllegalMove`."""

@@ -19,6 +19,7 @@ from prefill_worker.checks import check_request, check_ticket
 from prefill_worker.config import PrefillConfig, Push
 from prefill_worker.link_tests import LinkTests, TicketKey, key_of
 from prefill_worker.sequence import PrefillAnswer, PrefillSequence, Submission, fail_with
+from prefill_worker.step_cuts import StepCuts
 from protocol.errors import BadRequest, Cancelled, DeadlineExceeded, KvferryError, Overloaded, StaleTicket
 from protocol.ids import WorkerId
 from protocol.pace import Pace, TransferPlan
@@ -56,6 +57,7 @@ class PrefillWorker:
         self._clock = clock
         self._inbox = CommandQueue()
         self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
+        self._cuts = StepCuts(engine.layout, config.max_step_tokens)
         self._order = ORDERS[config.order]
         self._num_arrived = 0
         self._waiting: dict[str, PrefillSequence] = {}
@@ -151,16 +153,18 @@ class PrefillWorker:
 
     def next_batch(self) -> StepBatch | None:
         """Chunks of the running prompts, within the token budget."""
-        works = [one.work_in_steps(self.config.max_step_tokens) for one in self._running.values()]
-        grants = plan_step([], works, self._limits)
+        grants = plan_step([], [self._cuts.work_of(one) for one in self._running.values()], self._limits)
         slices = tuple(self._running[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
 
     def step(self, batch: StepBatch) -> StepResult | None:
         """Runs the engine. A failure ends the requests of the batch and nothing else."""
         self.num_steps += 1
+        started_at = self._clock()
         try:
-            return self.engine.step(batch)
+            result = self.engine.step(batch)
+            self._cuts.learn(sum(part.num_tokens for part in batch.slices), self._clock() - started_at)
+            return result
         except Exception as error:
             log.exception("a prefill step failed")
             failure = error if isinstance(error, KvferryError) else KvferryError(f"the prefill step failed: {error}")

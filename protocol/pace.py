@@ -30,19 +30,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """What a prefill worker is told with a prompt: its pace, and the rate at which it is predicted to produce the KV."""
+    """What a prefill worker is told with a prompt: its pace, and the rate at which it is predicted to produce the KV.
+
+    Raises `BadRequest` when that is not more than 0.
+    """
 
     pace: Pace
     produced_bytes_per_second: float
 
-    @property
-    def headroom(self) -> float:
-        """How many times as fast as it is produced KV can cross; less than 1 where the link is the narrower place."""
-        return (
-            self.pace.allowed_bytes_per_second / self.produced_bytes_per_second
-            if self.produced_bytes_per_second
-            else 1.0
-        )
+    def __post_init__(self) -> None:
+        if not self.produced_bytes_per_second > 0.0:
+            raise BadRequest("a plan needs the rate at which KV is produced")
 
 
 @dataclass(frozen=True, slots=True)

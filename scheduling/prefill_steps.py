@@ -17,15 +17,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STEP_COST_TOKENS = 16
-"""What a step costs beside its tokens, in tokens: reading the weights. Measured on a CPU with the demo model: a token takes
-1.05, 1.3, 1.5 and 2.2 times as long in steps of 128, 64, 32 and 16 as in those of 256, a cost of about 20 tokens. On a GPU it
-is more: a link that keeps up is then found to have less headroom than it has, and the last steps are smaller than need be.
+STEP_COST_TOKENS = 20
+"""What a step costs beside its tokens, in tokens: reading the weights and the KV so far. Measured on a CPU with the demo model:
+20 at the start of a prompt, 28 after 1,800 tokens. On a GPU it is more: a link that keeps up is then found to have less
+headroom than it has, and the last steps are smaller than need be.
 """
 MIN_STEP_TOKENS = 64
 """No step but the last is cut below this, so that none is a third slower for its tokens."""
-CUT_STEPS = 2
-"""So many full steps are cut up at most: further cuts cost more time than they hide."""
+CUT_STEPS = 1
+"""So many full steps are cut up for a small end: further cuts cost more time than they hide."""
+RAMP_STEPS = 2
+"""So many full steps are cut up to start early."""
 NARROW_HEADROOM = 0.8
 """Where the link has less, starting early gains more than a small end; where it has more, steps small enough to keep it busy
 from the start would cost as much as they gain.
@@ -58,12 +60,12 @@ class ShippedPrompt:
         num_left, before_tail = self.num_tokens - num_computed, self.tail_start - num_computed
         if before_tail <= 0 or not self._pays:
             return num_left
-        num_cut = CUT_STEPS * self.full_step_tokens
         if self.headroom < NARROW_HEADROOM:
-            is_begun = num_computed - self.first_sent >= num_cut
+            is_begun = num_computed - self.first_sent >= RAMP_STEPS * self.full_step_tokens
             return num_left if is_begun else self._to_chunk_end(num_computed, self._until_dry(num_computed), num_left)
-        if num_left - num_cut >= MIN_STEP_TOKENS:
-            return self._to_chunk_end(num_computed, num_left - num_cut, num_left)
+        num_whole = num_left - CUT_STEPS * self.full_step_tokens
+        if num_whole >= MIN_STEP_TOKENS:
+            return self._to_chunk_end(num_computed, num_whole, num_left)
         wanted = num_left + STEP_COST_TOKENS - (self.tail_start - num_computed) / self.headroom
         return self._to_chunk_end(num_computed, wanted, before_tail)
 

@@ -27,8 +27,10 @@ from benchmarks.load.prompts import random_prompt
 from benchmarks.load.statistics import RequestRecord
 
 LEAST_DELAY_S = 1.0
-CROSSED_BEFORE = 0.5
-"""The share of the long prompt's KV that the cable could have carried when the short prompt is sent."""
+CROSSED_BEFORE = 0.75
+"""The share of the long prompt's KV that the cable could have carried when the short prompt is sent. Over a cable that is
+narrower than the prefill the long prompt has been read by then, so that the two compete for the cable and not for a core.
+"""
 NUM_PREFILLS = 2
 
 
@@ -84,8 +86,8 @@ class RoundAnswer:
 
 
 def delay_of(one: Round, kv_bytes_per_token: float) -> float:
-    """Seconds from the long prompt to the short one: as told, or half of what the long one's KV needs on the cable, and at
-    least `LEAST_DELAY_S`.
+    """Seconds from the long prompt to the short one: as told, or `CROSSED_BEFORE` of what the long one's KV needs on the
+    cable, and at least `LEAST_DELAY_S`.
     """
     if one.delay_s is not None:
         return one.delay_s

@@ -86,9 +86,9 @@ def test_a_shared_pace_is_told_again_before_its_sender_drops_it() -> None:
     """Every ten seconds, though nothing has changed; a lone transfer's is not."""
     desk = desk_of()
     desk.reserve("r0", ask(9000 * MB, 30 * MB), 0.0)
-    for now in range(0, 60, 5):
-        desk.renew("r0", now)
-        assert desk.changes(now) == {}
+    for time in range(0, 60, 5):
+        desk.renew("r0", time)
+        assert desk.changes(time) == {}
     desk = desk_of()
     leases = [desk.reserve("r0", ask(9000 * MB, 20 * MB, (source, "d0")), 0.0)[0] for source in ("p0", "p1")]
     desk.changes(0.0)
