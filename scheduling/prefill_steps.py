@@ -26,6 +26,8 @@ MIN_STEP_TOKENS = 64
 """No step but the last is cut below this, so that none is a third slower for its tokens."""
 CUT_STEPS = 1
 """So many full steps are cut up for a small end: further cuts cost more time than they hide."""
+FIRST_STEP_TOKENS = 96
+"""Of the first step over a narrow link."""
 RAMP_STEPS = 2
 """So many full steps are cut up to start early."""
 NARROW_HEADROOM = 0.8
@@ -62,7 +64,10 @@ class ShippedPrompt:
             return num_left
         if self.headroom < NARROW_HEADROOM:
             is_begun = num_computed - self.first_sent >= RAMP_STEPS * self.full_step_tokens
-            return num_left if is_begun else self._to_chunk_end(num_computed, self._until_dry(num_computed), num_left)
+            wanted = self._until_dry(num_computed)
+            if is_begun or num_left - wanted < MIN_STEP_TOKENS:
+                return num_left
+            return self._to_chunk_end(num_computed, wanted, num_left)
         num_whole = num_left - CUT_STEPS * self.full_step_tokens
         if num_whole >= MIN_STEP_TOKENS:
             return self._to_chunk_end(num_computed, num_whole, num_left)
@@ -77,7 +82,7 @@ class ShippedPrompt:
 
     def _until_dry(self, num_computed: int) -> float:
         """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed."""
-        first = max(MIN_STEP_TOKENS, self.chunk_tokens)
+        first = max(FIRST_STEP_TOKENS, self.chunk_tokens)
         num_produced = max(0, num_computed - self.first_sent)
         num_waiting = num_produced - self.headroom * max(0, num_produced - first)
         return max(first, num_waiting / self.headroom - STEP_COST_TOKENS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype
 from protocol.ticket import Ticket
-from scheduling.prefill_steps import MIN_STEP_TOKENS, STEP_COST_TOKENS, ShippedPrompt
+from scheduling.prefill_steps import FIRST_STEP_TOKENS, STEP_COST_TOKENS, ShippedPrompt
 
 MAX_STEP_TOKENS = 256
 
@@ -70,7 +70,7 @@ def test_a_narrow_link_starts_early_and_never_runs_dry(num_tokens: int, headroom
     """All has crossed at most a sixth later than over a link that began after the first small step and never paused."""
     ticket = _ticket(num_tokens)
     _, end = _crossing(ticket, _steps(_shipped(ticket, headroom)), headroom)
-    assert end <= 7 / 6 * (MIN_STEP_TOKENS + STEP_COST_TOKENS + num_tokens / headroom)
+    assert end <= 7 / 6 * (FIRST_STEP_TOKENS + STEP_COST_TOKENS + num_tokens / headroom)
 
 
 def test_a_fast_link_costs_one_more_step() -> None:
