@@ -4,10 +4,10 @@ What a step computes can leave when the step has ended, and what the last step c
 compute faster; small ones keep a link busy and leave little for the end. With `headroom`, the rate at which KV crosses over
 the one at which it is computed, and R tokens left:
 
-* A link that about keeps up needs a small end: a step of s tokens is followed by R - s more. All that was computed before the
+* A link that keeps up needs a small end: a step of s tokens is followed by R - s more. All that was computed before the
   last step, of t tokens, has crossed by then if R - t <= headroom * (R - s + o), where o is what one more step costs, in
   tokens. So s <= R + o - (R - t)/headroom within the last steps; before them steps are full. The last chunk is one of its own.
-* A link that does not is busy until long after the prefill, whatever the end looks like, if only it starts early and never
+* A link that is clearly slower is busy until long after the prefill, whatever the end looks like, if only it starts early and never
   runs dry. The first step is small, and each next one lasts as long as the link needs for what it has.
 
 This project's own derivation; it takes a step's time as proportional to its tokens and `STEP_COST_TOKENS`.
@@ -30,9 +30,9 @@ FIRST_STEP_TOKENS = 96
 """Of the first step over a narrow link."""
 RAMP_STEPS = 2
 """So many full steps are cut up to start early."""
-NARROW_HEADROOM = 0.8
-"""Where the link has less, starting early gains more than a small end; where it has more, steps small enough to keep it busy
-from the start would cost as much as they gain.
+NARROW_HEADROOM, EVEN_HEADROOM = 0.8, 1.1
+"""Below the first, starting early gains more than it costs; above the second a small end does. In between neither: the link is
+busy nearly all the time, and what is left for the end is left by the link, not by the last step.
 """
 AMPLE_HEADROOM = 40.0
 """Over a link so fast what a whole step produced crosses while a few tokens would be computed: one more step costs a short
@@ -78,7 +78,9 @@ class ShippedPrompt:
     def _pays(self) -> bool:
         """Whether steps are cut at all."""
         is_long = self.num_tokens >= LONG_STEPS * self.full_step_tokens
-        return self.headroom > 0.0 and (is_long or self.headroom < AMPLE_HEADROOM)
+        if not 0.0 < self.headroom < AMPLE_HEADROOM:
+            return self.headroom > 0.0 and is_long
+        return not NARROW_HEADROOM <= self.headroom < EVEN_HEADROOM
 
     def _until_dry(self, num_computed: int) -> float:
         """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed."""

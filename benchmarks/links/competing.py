@@ -27,7 +27,7 @@ from benchmarks.load.prompts import random_prompt
 from benchmarks.load.statistics import RequestRecord
 
 LEAST_DELAY_S = 1.0
-CROSSED_BEFORE = 0.75
+CROSSED_BEFORE = 0.9
 """The share of the long prompt's KV that the cable could have carried when the short prompt is sent. Over a cable that is
 narrower than the prefill the long prompt has been read by then, so that the two compete for the cable and not for a core.
 """

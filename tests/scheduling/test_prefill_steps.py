@@ -65,7 +65,7 @@ def test_where_the_link_keeps_up_nine_tenths_are_hidden(num_tokens: int, headroo
 
 
 @pytest.mark.parametrize("num_tokens", [320, 1024, 2048])
-@pytest.mark.parametrize("headroom", [0.1, 0.3, 0.63, 0.9])
+@pytest.mark.parametrize("headroom", [0.1, 0.3, 0.63, 0.79])
 def test_a_narrow_link_starts_early_and_never_runs_dry(num_tokens: int, headroom: float) -> None:
     """All has crossed at most a sixth later than over a link that began after the first small step and never paused."""
     ticket = _ticket(num_tokens)
@@ -79,6 +79,12 @@ def test_a_fast_link_costs_one_more_step() -> None:
     assert _steps(_shipped(_ticket(1024), 1e4)) == [256, 256, 256, 240, 16]
     assert _steps(_shipped(_ticket(512), 25.0)) == [256, 240, 16]
     assert _steps(_shipped(_ticket(512), 1e4)) == [256, 256]
+
+
+@pytest.mark.parametrize("headroom", [0.8, 0.9, 1.0, 1.09])
+def test_a_link_about_as_fast_as_the_prefill_changes_no_step(headroom: float) -> None:
+    """What is left at the end is left by the link."""
+    assert _steps(_shipped(_ticket(1000), headroom)) == [256, 256, 256, 232]
 
 
 @given(
