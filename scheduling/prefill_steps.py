@@ -7,8 +7,8 @@ the one at which it is computed, and R tokens left:
 * A link that keeps up needs a small end: a step of s tokens is followed by R - s more. All that was computed before the
   last step, of t tokens, has crossed by then if R - t <= headroom * (R - s + o), where o is what one more step costs, in
   tokens. So s <= R + o - (R - t)/headroom within the last steps; before them steps are full. The last chunk is one of its own.
-* A link that is clearly slower is busy until long after the prefill, whatever the end looks like, if only it starts early and never
-  runs dry. The first step is small, and each next one lasts as long as the link needs for what it has.
+* A link that is clearly slower is busy until long after the prefill, whatever the end looks like, if only it starts early and
+  never runs dry. The first step is small, and each next one lasts as long as the link needs for what it has.
 
 This project's own derivation; it takes a step's time as proportional to its tokens and `STEP_COST_TOKENS`.
 """
@@ -26,7 +26,7 @@ MIN_STEP_TOKENS = 64
 """No step but the last is cut below this, so that none is a third slower for its tokens."""
 CUT_STEPS = 1
 """So many full steps are cut up for a small end: further cuts cost more time than they hide."""
-FIRST_STEP_TOKENS = 96
+FIRST_STEP_TOKENS = 64
 """Of the first step over a narrow link."""
 RAMP_STEPS = 2
 """So many full steps are cut up to start early."""
