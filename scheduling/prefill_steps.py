@@ -23,11 +23,11 @@ STEP_COST_TOKENS = 20
 headroom than it has, and the last steps are smaller than need be.
 """
 MIN_STEP_TOKENS = 64
-"""No step but the last is cut below this, so that none is a third slower for its tokens."""
+"""No step but the last, or the first over a narrow link, is cut below this, so that none is a third slower for its tokens."""
 CUT_STEPS = 1
 """So many full steps are cut up for a small end: further cuts cost more time than they hide."""
-FIRST_STEP_TOKENS = 64
-"""Of the first step over a narrow link."""
+FIRST_STEP_TOKENS = 32
+"""Of the first step over a narrow link, which waits for it."""
 RAMP_STEPS = 2
 """So many full steps are cut up to start early."""
 NARROW_HEADROOM, EVEN_HEADROOM = 0.8, 1.1
@@ -63,16 +63,15 @@ class ShippedPrompt:
         if before_tail <= 0 or not self._pays:
             return num_left
         if self.headroom < NARROW_HEADROOM:
-            is_begun = num_computed - self.first_sent >= RAMP_STEPS * self.full_step_tokens
             wanted = self._until_dry(num_computed)
-            if is_begun or num_left - wanted < MIN_STEP_TOKENS:
-                return num_left
-            return self._to_chunk_end(num_computed, wanted, num_left)
+            return (
+                num_left if num_left - wanted < MIN_STEP_TOKENS else self._to_chunk_end(num_computed, wanted, num_left)
+            )
         num_whole = num_left - CUT_STEPS * self.full_step_tokens
         if num_whole >= MIN_STEP_TOKENS:
             return self._to_chunk_end(num_computed, num_whole, num_left)
-        wanted = num_left + STEP_COST_TOKENS - (self.tail_start - num_computed) / self.headroom
-        return self._to_chunk_end(num_computed, wanted, before_tail)
+        wanted = num_left + STEP_COST_TOKENS - before_tail / self.headroom
+        return self._to_chunk_end(num_computed, max(MIN_STEP_TOKENS, wanted), before_tail)
 
     @property
     def _pays(self) -> bool:
@@ -84,14 +83,16 @@ class ShippedPrompt:
 
     def _until_dry(self, num_computed: int) -> float:
         """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed."""
-        first = max(FIRST_STEP_TOKENS, self.chunk_tokens)
-        num_produced = max(0, num_computed - self.first_sent)
-        num_waiting = num_produced - self.headroom * max(0, num_produced - first)
-        return max(first, num_waiting / self.headroom - STEP_COST_TOKENS)
+        num_produced = num_computed - self.first_sent
+        if num_produced <= 0:
+            return FIRST_STEP_TOKENS
+        if num_produced >= RAMP_STEPS * self.full_step_tokens:
+            return self.full_step_tokens
+        num_waiting = num_produced - self.headroom * max(0, num_produced - FIRST_STEP_TOKENS)
+        return max(MIN_STEP_TOKENS, num_waiting / self.headroom - STEP_COST_TOKENS)
 
     def _to_chunk_end(self, num_computed: int, wanted: float, num_most: int) -> int:
         """`wanted` tokens, cut to the end of a chunk, and not to so few that the step is slow or leaves one that is."""
-        wanted = max(MIN_STEP_TOKENS, wanted)
         if wanted >= num_most:
             return num_most
         end = num_computed + int(min(wanted, num_most - MIN_STEP_TOKENS / 4))
