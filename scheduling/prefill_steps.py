@@ -26,7 +26,7 @@ MIN_STEP_TOKENS = 64
 """No step but the last, or the first over a narrow link, is cut below this, so that none is a third slower for its tokens."""
 CUT_STEPS = 1
 """So many full steps are cut up for a small end: further cuts cost more time than they hide."""
-FIRST_STEP_TOKENS = 32
+FIRST_STEP_TOKENS = 64
 """Of the first step over a narrow link, which waits for it."""
 RAMP_STEPS = 2
 """So many full steps are cut up to start early."""

@@ -12,7 +12,9 @@ from transfer.pump import OPEN_POLL_S
 from transfer.shipping_contract import ShippingConfig
 
 MIN_IN_FLIGHT = 2
-"""Chunks that may always be in flight: while one is on the wire the next is posted, so that the link does not fall idle."""
+"""Chunks that may always be in flight: while one is on the wire the next is posted, so that the link does not fall idle. Not at
+once, but when the first is half through by the allowed rate: a newcomer then waits behind less.
+"""
 IN_FLIGHT_S = 0.25
 """What may be in flight beyond that: as much as the allowed rate carries in this time. A newcomer on the port, or a slower
 pace, waits behind no more; and it is many times a network's round trip, so that it holds nobody back.
@@ -30,6 +32,7 @@ class Pacer:
         self._pace = pace
         self._config = config
         self._begun_at = now
+        self._posted_at = now
         self._ordered_at = -math.inf
         self._counted_at = now
         self._credit_bytes = 0.0  # negative: what was posted ahead of the pace
@@ -54,14 +57,17 @@ class Pacer:
     def may_post(self, now: float, num_writes: int, num_bytes: int) -> bool:
         """Whether a chunk may be posted now, while `num_writes` of `num_bytes` in all are in flight."""
         room_bytes = self._pace.allowed_bytes_per_second * IN_FLIGHT_S
-        if num_writes >= MIN_IN_FLIGHT and num_bytes + self._chunk_bytes > room_bytes:
-            return False
+        if num_bytes + self._chunk_bytes > room_bytes:
+            half_through_at = self._posted_at + num_bytes / 2 / max(1.0, self._pace.allowed_bytes_per_second)
+            if num_writes >= MIN_IN_FLIGHT or (num_writes and now < half_through_at):
+                return False
         self._count(now)
         return not self.is_paced(now) or self._credit_bytes > -1.0  # less than a byte is owed
 
     def posted(self, num_bytes: int, now: float) -> None:
         """A chunk was posted. Of those that no rate held back, the last one alone is owed."""
         self._count(now)
+        self._posted_at = now
         self._chunk_bytes = max(self._chunk_bytes, num_bytes)
         self._credit_bytes = (self._credit_bytes if self.is_paced(now) else 0.0) - num_bytes
 

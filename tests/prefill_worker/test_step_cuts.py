@@ -46,7 +46,7 @@ def test_a_prompt_without_a_plan_is_not_cut() -> None:
 
 def test_the_first_prompt_is_cut_by_its_plan() -> None:
     """Nothing was measured yet: a link half as fast as the prefill is predicted to be begins with a small step."""
-    assert StepCuts(LAYOUT, FULL).work_of(_sequence(100.0)).max_step_tokens == 32
+    assert StepCuts(LAYOUT, FULL).work_of(_sequence(100.0)).max_step_tokens == 64
 
 
 def test_what_was_measured_counts_more_than_the_plan() -> None:
@@ -63,10 +63,10 @@ def test_small_steps_teach_nothing() -> None:
     for _ in range(50):
         cuts.learn(64, 64 / 20.0)
         cuts.learn(FULL, 0.0)
-    assert cuts.work_of(_sequence(100.0)).max_step_tokens == 32
+    assert cuts.work_of(_sequence(100.0)).max_step_tokens == 64
 
 
-@pytest.mark.parametrize(("budget", "wanted"), [(0.9, 32), (0.3, 256)])
+@pytest.mark.parametrize(("budget", "wanted"), [(0.9, 64), (0.3, 256)])
 def test_fewer_bytes_make_headroom(budget: float, wanted: int) -> None:
     """KV in fewer bits is produced more slowly, in bytes."""
     cuts = StepCuts(LAYOUT, FULL)

@@ -140,8 +140,10 @@ def test_what_is_in_flight_is_bounded() -> None:
         assert pacer.may_post(1.0, most - 1, (most - 1) * CHUNK_BYTES)
         assert not pacer.may_post(1.0, most, most * CHUNK_BYTES)
         pacer.set_pace(pace(0.0, is_shared=False), 1.0)
-        assert pacer.may_post(1.0, MIN_IN_FLIGHT - 1, CHUNK_BYTES)
-        assert not pacer.may_post(1.0, MIN_IN_FLIGHT, 2 * CHUNK_BYTES)
+        assert not pacer.may_post(1.0, MIN_IN_FLIGHT - 1, CHUNK_BYTES)  # the first is not half through
+        assert not pacer.may_post(1e9, MIN_IN_FLIGHT, 2 * CHUNK_BYTES)
+        assert pacer.may_post(1e9, MIN_IN_FLIGHT - 1, CHUNK_BYTES)
+        assert pacer.may_post(1.0, 0, 0)
 
 
 @given(
