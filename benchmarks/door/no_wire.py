@@ -19,6 +19,7 @@ from protocol.rpc_errors import CODE_KEY
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.question import RoutingRules
+from router.reservations.contract import Reservations
 
 Metadata = Sequence[tuple[str, str]]
 NOWHERE = "127.0.0.1:9"
@@ -110,11 +111,16 @@ class DirectPair:
         self._prefill, self._decode = (fake_worker(one.role, token_id) for one in self.targets)
         self.source = self._decode.source
 
-    def fleet(self, connector: Connector | None = None, rules: RoutingRules | None = None) -> Fleet:
+    def fleet(
+        self,
+        connector: Connector | None = None,
+        rules: RoutingRules | None = None,
+        reservations: Reservations | None = None,
+    ) -> Fleet:
         """A fleet of these workers, however it was to reach its workers."""
         del connector
         mine = Connector(
             lambda _, router_id: _DirectPrefill(self._prefill, router_id),
             lambda _, router_id: _DirectDecode(self._decode, router_id),
         )
-        return Fleet(mine, rules)
+        return Fleet(mine, rules, reservations)

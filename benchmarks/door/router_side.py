@@ -57,6 +57,7 @@ def router_config() -> RouterConfig:
         port=0,
         max_concurrent=MAX_CONCURRENT,
         shutdown_grace_s=2,
+        plans_transfers=True,
     )
 
 

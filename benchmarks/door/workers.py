@@ -66,6 +66,10 @@ class _FakeWorker(rpc.WorkerServicer):
                     first_tokens=self.source.first_tokens(order.prefill.generation), num_cached_tokens=CACHED_TOKENS
                 )
                 _answer(session, order, reply, lambda answer, reply: answer.prefill.CopyFrom(reply))
+                if order.prefill.HasField("plan"):
+                    session.deliver(_progress(order.prefill.generation.request_id))
+            case "pace":
+                pass  # nothing is on its way
             case "reserve":
                 ticket = self.source.reserve(order.reserve, self.wire_identity, session.router_id)
                 _answer(session, order, ticket, lambda answer, ticket: answer.ticket.CopyFrom(ticket))
@@ -79,6 +83,16 @@ class _FakeWorker(rpc.WorkerServicer):
                 choice = order.cancel.choice if order.cancel.HasField("choice") else None
                 self.source.cancel(order.cancel.request_id, choice)
                 session.done(order.number)
+
+
+def _progress(request_id: str) -> Callable[[pb.Delivery], None]:
+    """What a worker reports of a planned transfer at least: that it has begun, and its end."""
+
+    def fill(delivery: pb.Delivery) -> None:
+        delivery.progress.add(request_id=request_id)
+        delivery.progress.add(request_id=request_id, acknowledged_bytes=1, seconds=0.001, is_ended=True)
+
+    return fill
 
 
 class FakePrefill(_FakeWorker, rpc.PrefillWorkerServicer):
