@@ -33,6 +33,9 @@ from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from scheduling.admission import choose_victim
 from scheduling.budget import StepLimits, plan_step
+from scheduling.policies.fcfs import Fcfs
+from scheduling.policies.policy import Queue
+from scheduling.waiting_line import WaitingLine
 from transfer.commands import CommandQueue
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingRequest
@@ -67,6 +70,8 @@ class DecodeWorker:
         self._clock = clock
         self._inbox = CommandQueue()
         self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
+        self._policy = Fcfs()
+        self._line = WaitingLine(self._policy.key)
         self._num_arrived = 0
         receiver.on_ended = self.bell.set
 
@@ -154,7 +159,8 @@ class DecodeWorker:
             one for one in decoding if one.record.phase is Phase.DECODING
         ]  # room may have cost a younger one its own
         prefilling = self.roster.in_phase(Phase.PREFILLING)
-        grants = plan_step([one.work for one in decoding], [one.work for one in prefilling], self._limits)
+        queue = Queue(self._line, [one.work for one in prefilling], now)
+        grants = plan_step([one.sequence_id for one in decoding], queue, self._limits, self._policy)
         slices = tuple(self.sequences[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
 

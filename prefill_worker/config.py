@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from protocol.errors import ConfigError
+from scheduling.policies.choose import make_policy
 
 
 class Push(StrEnum):
@@ -20,14 +21,16 @@ class Push(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """`max_step_tokens` is the chunk budget of a step, over all prompts in it; `max_waiting` bounds the queue."""
+    """`max_step_tokens` is the chunk budget of a step, over all prompts in it; `max_waiting` bounds the queue, of
+    which `policy` says who goes next (`scheduling/policies/choose.py`)."""
 
     max_step_tokens: int = 256
     max_sequences: int = 8
     max_waiting: int = 1024
-    order: str = "fcfs"
+    policy: str = "fcfs"
     push: Push = Push.PLANNED
 
     def __post_init__(self) -> None:
+        make_policy(self.policy)  # so that a wrong name is found here
         if min(self.max_step_tokens, self.max_sequences, self.max_waiting) < 1:
             raise ConfigError(f"a prefill worker's bounds must be at least 1, got {self}")

@@ -9,6 +9,7 @@ from typing import Any
 from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
 from engine.block_pool import BlockTable
 from prefill_worker.importance import after_slice, wants_window
+from protocol.errors import KvferryError
 from protocol.pace import TransferPlan
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
@@ -54,9 +55,8 @@ class Submission:
             request=self.request,
             ticket=self.ticket,
             arrival=arrival,
+            arrived_at=now,
             expires_at=now + self.deadline_s,
-            record=PhaseRecord(Phase.WAITING, now),
-            choices=list(range(self.request.num_choices)),
             answer=self.answer,
             plan=self.plan,
         )
@@ -74,20 +74,51 @@ class PrefillSequence:
     request: GenerateRequest
     ticket: Ticket | None
     arrival: int
+    arrived_at: float
     expires_at: float
-    record: PhaseRecord
-    choices: list[int]
     answer: Future[PrefillAnswer] = field(default_factory=Future)
     table: BlockTable | None = None
     num_cached: int = 0
     scores: list[TokenLogprobs] = field(default_factory=list)
     importance: TokenImportance | None = None
     plan: TransferPlan | None = None
+    record: PhaseRecord = field(init=False)
+    choices: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.record = PhaseRecord(Phase.WAITING, self.arrived_at)
+        self.choices = list(range(self.request.num_choices))
 
     @property
     def work(self) -> Work:
         """What the scheduler sees."""
-        return Work(self.request.request_id, self.request.num_prompt_tokens, self.num_cached, self.arrival)
+        return Work(
+            request_id=self.request.request_id,
+            num_known=self.request.num_prompt_tokens,
+            num_cached=self.num_cached,
+            arrival=self.arrival,
+            arrival_s=self.arrived_at,
+        )
+
+    def drop_choice(self, choice: int) -> bool:
+        """One answer less is wanted; false if it was not."""
+        if choice not in self.choices:
+            return False
+        self.choices.remove(choice)
+        return True
+
+    def shipped(self, now: float) -> None:
+        """Its transfer has ended, well or not: nothing reads its blocks any more but what still computes."""
+        self.ticket = None
+        if self.record.phase is Phase.SHIPPING:
+            self.move(now, Phase.FINISHED)
+        if self.record.is_terminal:
+            self.release()
+
+    def fail(self, error: KvferryError) -> None:
+        """Tells whoever still waits for the answer that there will be none."""
+        if not self.answer.done() and self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(error)
 
     def move(self, now: float, to: Phase) -> None:
         """Advances the phase. Raises `IllegalMove`."""

@@ -28,7 +28,9 @@ from protocol.request import GenerateRequest
 from protocol.ticket import Ticket
 from scheduling.admission import has_headroom
 from scheduling.budget import StepLimits, plan_step
-from scheduling.orders import ORDERS
+from scheduling.policies.choose import make_policy
+from scheduling.policies.policy import Queue
+from scheduling.waiting_line import WaitingLine
 from transfer.commands import CommandQueue
 from transfer.progress import OnProgress
 from transfer.shipping import Sender
@@ -58,7 +60,8 @@ class PrefillWorker:
         self._inbox = CommandQueue()
         self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
         self._cuts = StepCuts(engine.layout, config.max_step_tokens)
-        self._order = ORDERS[config.order]
+        self._policy = make_policy(config.policy)
+        self._line = WaitingLine(self._policy.key)
         self._num_arrived = 0
         self._waiting: dict[str, PrefillSequence] = {}
         self._running: dict[str, PrefillSequence] = {}
@@ -85,8 +88,7 @@ class PrefillWorker:
     @property
     def num_waiting_tokens(self) -> int:
         """Prompt tokens that are still to be computed, waiting or running."""
-        sequences = [*self._waiting.values(), *self._running.values()]
-        return sum(one.work.num_uncached for one in sequences)
+        return sum(one.work.num_uncached for one in [*self._waiting.values(), *self._running.values()])
 
     def submit(
         self,
@@ -132,7 +134,7 @@ class PrefillWorker:
         num_commands = self._inbox.run_due()
         self.settle_shipments(now)
         self.admit(now)
-        batch = self.next_batch()
+        batch = self.next_batch(now)
         if batch is not None:
             self.settle(batch, self.step(batch), now)
         return batch is not None or num_commands > 0
@@ -141,19 +143,19 @@ class PrefillWorker:
         """Gives blocks for their whole prompt to waiting requests, in order, while there is room."""
         for sequence in [one for one in (*self._waiting.values(), *self._running.values()) if now > one.expires_at]:
             self._end(sequence, DeadlineExceeded("the prompt was not computed before its deadline"), Phase.FAILED)
-        for sequence in sorted(self._waiting.values(), key=lambda one: self._order(one.work, now)):
-            num_needed = self.engine.layout.num_blocks_for(sequence.request.num_prompt_tokens)
+        for work in self._policy.order(self._queue(now)):
+            num_needed = self.engine.layout.num_blocks_for(work.num_known)
             if len(self._running) >= self.config.max_sequences or not has_headroom(num_needed, self.pool.num_free, 0):
                 return
+            self._line.remove(work.request_id)
+            sequence = self._running[work.request_id] = self._waiting.pop(work.request_id)
             sequence.table = BlockTable(self.pool, self.engine.layout.block_size)
-            sequence.table.ensure(sequence.request.num_prompt_tokens)
+            sequence.table.ensure(work.num_known)
             sequence.move(now, Phase.PREFILLING)
-            del self._waiting[sequence.request.request_id]
-            self._running[sequence.request.request_id] = sequence
 
-    def next_batch(self) -> StepBatch | None:
+    def next_batch(self, now: float) -> StepBatch | None:
         """Chunks of the running prompts, within the token budget."""
-        grants = plan_step([], [self._cuts.work_of(one) for one in self._running.values()], self._limits)
+        grants = plan_step([], self._queue(now), self._limits, self._policy)
         slices = tuple(self._running[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
 
@@ -200,11 +202,7 @@ class PrefillWorker:
             if ended.error is not None:
                 self.num_transfer_failures += 1
                 log.warning("request %s: the transfer ended: %s", ended.ticket.request_id, ended.error)
-            sequence.ticket = None
-            if sequence.record.phase is Phase.SHIPPING:
-                sequence.move(now, Phase.FINISHED)
-            if sequence.record.is_terminal:
-                sequence.release()
+            sequence.shipped(now)
 
     def check_idle(self) -> None:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
@@ -215,12 +213,16 @@ class PrefillWorker:
         if self.pool.num_free != self.pool.num_blocks or self.sender.slots.num_free != self.sender.slots.num_slots:
             raise RuntimeError(f"{self.pool.num_free} blocks and {self.sender.slots.num_free} slots are free")
 
+    def _queue(self, now: float) -> Queue:
+        return Queue(self._line, [self._cuts.work_of(one) for one in self._running.values()], now)
+
     def _enqueue(self, prompt: Submission) -> None:
         now, ticket = self._clock(), prompt.ticket
         # A ticket that is not taken on costs nothing: the decode worker's REVOKE will be answered CLOSED at once.
         self._check(prompt.request, ticket)
         self._num_arrived += 1
         sequence = self._waiting[prompt.request.request_id] = prompt.sequence(self._num_arrived, now)
+        self._line.add(sequence.work)
         if ticket is not None:
             # Kept alive from here on, however long the queue is.
             self._shipping[key_of(ticket)] = sequence
@@ -278,22 +280,19 @@ class PrefillWorker:
         if not known:
             return False
         sequence = known[0]
-        if choice is not None:
-            if choice not in sequence.choices:
-                return False
-            sequence.choices.remove(choice)
-            if sequence.choices:
-                return True
-        self._end(sequence, Cancelled("the request was cancelled"), Phase.CANCELLED)
+        if choice is not None and not sequence.drop_choice(choice):
+            return False
+        if choice is None or not sequence.choices:
+            self._end(sequence, Cancelled("the request was cancelled"), Phase.CANCELLED)
         return True
 
     def _end(self, sequence: PrefillSequence, error: KvferryError, phase: Phase) -> None:
         """Stops computing at once; blocks go when the transfer, if any, has let go of them."""
         self._waiting.pop(sequence.request.request_id, None)
+        self._line.remove(sequence.request.request_id)
         self._running.pop(sequence.request.request_id, None)
         sequence.move(self._clock(), phase)
-        if not sequence.answer.done() and sequence.answer.set_running_or_notify_cancel():
-            sequence.answer.set_exception(error)
+        sequence.fail(error)
         if sequence.ticket is None:
             sequence.release()
         else:
