@@ -21,7 +21,9 @@ from scheduling.work import Work
 FADING = 0.99
 """What a step weighs after the next one: about the last hundred count."""
 PRIOR_STEPS = 2.0
-"""What the stated rate weighs for good, in steps of `PRIOR_TOKENS` tokens: the fit is solvable when all steps are alike."""
+"""What the prior weighs for good, in steps of `PRIOR_TOKENS` tokens, so that the fit is solvable when all steps are alike. It
+is scaled to what steps take, and keeps only its proportions: a stated rate may be wrong by far.
+"""
 PRIOR_TOKENS = 64
 PRIOR_FIXED_S = 1e-3
 PRIOR_PAIR_SHARE = 1e-4
@@ -64,10 +66,10 @@ class StepTimes:
         token_s = 1.0 / tokens_per_s
         self._weights = (PRIOR_FIXED_S, token_s, token_s * PRIOR_PAIR_SHARE)
         self._prior = np.array(self._weights)
-        # One row a feature: each weight is held to its prior as strongly as `PRIOR_STEPS` steps of it would.
         usual_s = PRIOR_FIXED_S + PRIOR_TOKENS * token_s
         scales = np.array([1.0, PRIOR_TOKENS, attended(PRIOR_TOKENS, PRIOR_TOKENS)]) / usual_s
         self._ridge = np.diag(PRIOR_STEPS * scales**2)
+        self._log_level = 0.0
         self._squares = np.zeros((3, 3))
         self._moments = np.zeros(3)
         self._is_solved = True
@@ -92,11 +94,14 @@ class StepTimes:
             return
         if self.num_samples >= NUM_UNCLIPPED:
             actual_s = min(actual_s, CLIP_FACTOR * self.predict_s(step))
-        row = np.array([1.0, step.num_tokens, step.num_attended]) / actual_s
+        features = np.array([1.0, step.num_tokens, step.num_attended])
+        row = features / actual_s
+        self.num_samples += 1
+        off = math.log(actual_s / float(features @ self._prior)) - self._log_level
+        self._log_level += max(1.0 - FADING, 1.0 / self.num_samples) * off
         self._squares = FADING * self._squares + np.outer(row, row)
         self._moments = FADING * self._moments + row
         self._is_solved = False
-        self.num_samples += 1
 
     def max_chunk_tokens(self, decodes: StepWork, num_cached: int, itl_target_s: float) -> int:
         """Most tokens of a prompt with `num_cached` of its tokens behind it that a step with `decodes` may read to stay under
@@ -113,7 +118,9 @@ class StepTimes:
 
     def _solved(self) -> tuple[float, float, float]:
         """The fit without negative weights: one that would be is taken as 0, and the others are fitted again."""
-        squares, moments = self._squares + self._ridge, self._moments + self._ridge @ self._prior
+        level = math.exp(self._log_level)
+        squares = self._squares + self._ridge / level**2
+        moments = self._moments + self._ridge @ self._prior / level
         kept = [0, 1, 2]
         while kept:
             found = np.linalg.solve(squares[np.ix_(kept, kept)], moments[kept])
