@@ -31,6 +31,8 @@ PRIOR_PAIR_SHARE = 1e-4
 CLIP_FACTOR = 4.0
 """A step that took so many times what was predicted counts as that many times: a pause of the machine is no step."""
 NUM_UNCLIPPED = 8
+REFIT_STEPS = 8
+"""The fit is made again after so many steps, and after each of the first."""
 MIN_CHUNK_TOKENS = 16
 """So much is read in a step even if it makes it late: otherwise prompts would wait for as long as anything decodes."""
 
@@ -77,7 +79,7 @@ class StepTimes:
 
     @property
     def weights(self) -> tuple[float, float, float]:
-        """Seconds of a step, of a token and of a pair, none negative."""
+        """Seconds of a step, of a token and of a pair, none negative, as of the last fit."""
         if not self._is_solved:
             self._weights = self._solved()
             self._is_solved = True
@@ -101,7 +103,7 @@ class StepTimes:
         self._log_level += max(1.0 - FADING, 1.0 / self.num_samples) * off
         self._squares = FADING * self._squares + np.outer(row, row)
         self._moments = FADING * self._moments + row
-        self._is_solved = False
+        self._is_solved = self.num_samples > NUM_UNCLIPPED and self.num_samples % REFIT_STEPS != 0
 
     def max_chunk_tokens(self, decodes: StepWork, num_cached: int, itl_target_s: float) -> int:
         """Most tokens of a prompt with `num_cached` of its tokens behind it that a step with `decodes` may read to stay under

@@ -22,12 +22,14 @@ ASSUMED_TTFT_TARGET_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """What policies need to know of the server: tokens of prompts that it reads in a second, the TTFT that is aimed at; and
-    for `qba` the share of a step that aged requests own, and how many steps of it may be owed to them.
+    """What policies need to know of the server: tokens of prompts that it reads in a second, and the TTFT that is aimed at. For
+    `spf-aging`, what share of a second's reading a second of waiting counts for; for `qba`, the share of a step that aged
+    requests own, and how many steps of it may be owed to them.
     """
 
     prefill_tokens_per_s: float = ASSUMED_TOKENS_PER_SECOND
     ttft_target_s: float = ASSUMED_TTFT_TARGET_S
+    aging_share: float = AGING_SHARE
     quota: float = QUOTA
     max_debt_steps: float = MAX_DEBT_STEPS
 
@@ -41,7 +43,7 @@ _MAKERS: dict[str, Callable[[PolicySettings], Policy]] = {
     "fcfs": lambda _: Fcfs(),
     "priority": lambda _: PriorityFirst(),
     "spf": lambda _: ShortestPromptFirst(),
-    "spf-aging": lambda settings: AgingShortestPromptFirst(AGING_SHARE * settings.prefill_tokens_per_s),
+    "spf-aging": lambda settings: AgingShortestPromptFirst(settings.aging_share * settings.prefill_tokens_per_s),
     "sjf": lambda _: ShortestJobFirst(),
     "srpt": lambda _: ShortestRemainingFirst(),
     "qba": _make_qba,
