@@ -51,6 +51,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--loads", type=float, nargs="+", default=[0.5, 0.8, 0.95], help="shares of the saturation rate"
     )
     parser.add_argument("--requests", type=int, default=600, help="drawn from each trace")
+    parser.add_argument("--prompts-only", action="store_true", help="answers of one token, as on a prefill worker")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--context", type=int, default=8192, help="tokens that the model holds, to scale lengths to")
     parser.add_argument("--kv-tokens", type=int, default=32768, help="tokens that the cache holds")
@@ -121,8 +122,11 @@ def _cells(arguments: argparse.Namespace) -> list[Cell]:
         itl_target_s=None if arguments.itl_target_ms is None else arguments.itl_target_ms / 1e3,
     )
     make = partial(Cell, requests_per_s=0.0, policy="fcfs", policy_settings=policy_settings, server=server)
-    names = [(name, read_trace(arguments.traces / name)) for name in arguments.files]
-    return [make(sample(name, rows, arguments.requests, arguments.context, arguments.seed)) for name, rows in names]
+    workloads = [
+        sample(name, read_trace(arguments.traces / name), arguments.requests, arguments.context, arguments.seed)
+        for name in arguments.files
+    ]
+    return [make(one.prompts_only() if arguments.prompts_only else one) for one in workloads]
 
 
 def measure(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -31,7 +32,7 @@ from protocol.layout import DEFAULT_BLOCK_SIZE
 from scheduling.chunk_size import StepWork, attended
 
 FIRST_TOKEN_ID = 256
-NUM_WARM = 2
+NUM_WARM = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +73,31 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pin", type=int, metavar="CORE", help="run on this core only")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=("auto", *COMPUTE_DTYPES), default="auto", help="to compute in")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each step, of which the shortest counts")
+    parser.add_argument("--repeats", type=_positive, default=5, help="runs of each step, of which the shortest counts")
     parser.add_argument("--max-context", type=int, default=2048, help="tokens of the longest sequence")
     return parser.parse_args(argv)
 
 
-def timed(engine: Engine, shape: StepShape, repeats: int) -> TimedStep:
-    """The shortest of a step's times, after some that do not count."""
-    batch = _batch_of(engine, shape)
-    times = []
-    for number in range(NUM_WARM + repeats):
-        start = time.perf_counter()
-        engine.step(batch)
-        if number >= NUM_WARM:
-            times.append(time.perf_counter() - start)
-    step = TimedStep(shape.work, min(times))
-    print(f"{shape}: {step.seconds * 1e3:.1f} ms", file=sys.stderr, flush=True)
-    return step
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def timed(engine: Engine, wanted: Sequence[StepShape], num_rounds: int) -> list[TimedStep]:
+    """The shortest time of each step. All are run in turn, so that a busy spell of the machine spoils a round and no shape."""
+    batches = [_batch_of(engine, shape) for shape in wanted]
+    shortest = [math.inf] * len(wanted)
+    for number in range(NUM_WARM + num_rounds):
+        for index, batch in enumerate(batches):
+            start = time.perf_counter()
+            engine.step(batch)
+            if number >= NUM_WARM:
+                shortest[index] = min(shortest[index], time.perf_counter() - start)
+    for shape, seconds in zip(wanted, shortest, strict=True):
+        print(f"{shape}: {seconds * 1e3:.1f} ms", file=sys.stderr, flush=True)
+    return [TimedStep(shape.work, seconds) for shape, seconds in zip(wanted, shortest, strict=True)]
 
 
 def _batch_of(engine: Engine, shape: StepShape) -> StepBatch:
@@ -127,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.pin is not None:
             os.sched_setaffinity(0, {arguments.pin})
         engine = _open_engine(arguments, wanted)
-        cost, error = fit([timed(engine, shape, arguments.repeats) for shape in wanted])
+        cost, error = fit(timed(engine, wanted, arguments.repeats))
     except (OSError, ValueError, KvferryError) as failure:
         print(f"step_cost: {failure}", file=sys.stderr)
         return 2

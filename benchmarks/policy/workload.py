@@ -29,6 +29,11 @@ class Workload:
     num_rows: int
     jobs: tuple[Job, ...]
 
+    def prompts_only(self) -> Workload:
+        """With answers of one token: what a prefill worker sees of it."""
+        jobs = tuple(Job(job.arrival_s, job.num_prompt, 1) for job in self.jobs)
+        return Workload(self.name, self.scale, self.num_rows, jobs)
+
     def at_rate(self, requests_per_s: float) -> list[Job]:
         """With all gaps shortened or lengthened alike."""
         return [Job(job.arrival_s / requests_per_s, job.num_prompt, job.num_output) for job in self.jobs]

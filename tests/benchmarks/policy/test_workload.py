@@ -36,3 +36,13 @@ def test_requests_without_a_rate_are_refused() -> None:
     """One alone, or all at once."""
     with pytest.raises(ValueError, match="have no rate"):
         sample("t", ROWS[:1], 5, 1000, seed=0)
+
+
+def test_a_prefill_worker_sees_answers_of_one_token() -> None:
+    """Times and prompts stay."""
+    whole = sample("t", ROWS, 20, 2000, seed=3)
+    prompts = whole.prompts_only()
+    assert {job.num_output for job in prompts.jobs} == {1}
+    assert [(job.arrival_s, job.num_prompt) for job in prompts.jobs] == [
+        (job.arrival_s, job.num_prompt) for job in whole.jobs
+    ]
