@@ -50,7 +50,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--loads", type=float, nargs="+", default=[0.5, 0.8, 0.95], help="shares of the saturation rate"
     )
-    parser.add_argument("--requests", type=int, default=600, help="drawn from each trace")
+    parser.add_argument("--requests", type=int, default=1500, help="drawn from each trace")
     parser.add_argument("--prompts-only", action="store_true", help="answers of one token, as on a prefill worker")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--context", type=int, default=8192, help="tokens that the model holds, to scale lengths to")

@@ -78,11 +78,11 @@ class Server:
     _line: WaitingLine = field(init=False)
     _lengths: OutputLengths = field(default_factory=OutputLengths)
     _times: StepTimes = field(default_factory=StepTimes)
-    _num_free: int = field(init=False)
+    num_free: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._line = WaitingLine(self.policy.key)
-        self._num_free = self.settings.num_blocks
+        self.num_free = self.settings.num_blocks
 
     def run(self, jobs: Sequence[Job]) -> Run:
         """The jobs, which must be in the order of their arrival. Raises `ValueError` for one that does not fit even alone."""
@@ -123,7 +123,7 @@ class Server:
         for work in ordered:
             num_ahead = output_blocks(work, self.settings.block_size, self.settings.kv_reserve)
             num_needed = self._blocks_for(work.num_known)
-            is_room = num_running == 0 or has_headroom(num_needed + num_ahead, self._num_free, kept)
+            is_room = num_running == 0 or has_headroom(num_needed + num_ahead, self.num_free, kept)
             if num_running >= self.settings.max_sequences or not is_room:
                 return
             num_running, kept = num_running + 1, kept + max(1, num_ahead)
@@ -133,7 +133,7 @@ class Server:
         if self._line.remove(request.work.request_id) is None:
             self._resumed.remove(request)
         request.num_blocks = num_needed
-        self._num_free -= num_needed
+        self.num_free -= num_needed
         self._prefilling[request.work.request_id] = request
 
     def _step(self) -> None:
@@ -165,8 +165,8 @@ class Server:
     def _make_room(self, request: Request) -> None:
         """A block for the next token, at the cost of the youngest, which may be the request itself."""
         while request.num_blocks < self._blocks_for(request.work.num_known):
-            if self._num_free > 0:
-                self._num_free -= 1
+            if self.num_free > 0:
+                self.num_free -= 1
                 request.num_blocks += 1
                 continue
             holders = [*self._decoding.values(), *self._prefilling.values()]
@@ -188,7 +188,7 @@ class Server:
         self._prefilling.pop(name, None)
 
     def _give_back(self, request: Request) -> None:
-        self._num_free += request.num_blocks
+        self.num_free += request.num_blocks
         request.num_blocks = 0
 
     def _settle(self, request: Request, num_tokens: int) -> None:

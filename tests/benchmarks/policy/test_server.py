@@ -34,7 +34,7 @@ def test_everybody_is_served_and_all_blocks_come_back(
 ) -> None:
     """Even when blocks run out and requests are preempted: each gets its output, in an order of times that can be."""
     server, run = _run(jobs, name, num_blocks, reserve)
-    assert server._num_free == num_blocks
+    assert server.num_free == num_blocks
     for request in run.requests:
         times = times_of(request)
         assert 0.0 <= times.queueing_s < times.ttft_s <= times.end_to_end_s
