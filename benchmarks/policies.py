@@ -51,6 +51,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--loads", type=float, nargs="+", default=[0.5, 0.8, 0.95], help="shares of the saturation rate"
     )
     parser.add_argument("--requests", type=int, default=1500, help="drawn from each trace")
+    parser.add_argument("--poisson", action="store_true", help="a steady load instead of the trace's own times")
     parser.add_argument("--prompts-only", action="store_true", help="answers of one token, as on a prefill worker")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--context", type=int, default=8192, help="tokens that the model holds, to scale lengths to")
@@ -126,6 +127,8 @@ def _cells(arguments: argparse.Namespace) -> list[Cell]:
         sample(name, read_trace(arguments.traces / name), arguments.requests, arguments.context, arguments.seed)
         for name in arguments.files
     ]
+    if arguments.poisson:
+        workloads = [one.at_random(arguments.seed) for one in workloads]
     return [make(one.prompts_only() if arguments.prompts_only else one) for one in workloads]
 
 

@@ -34,6 +34,14 @@ class Workload:
         jobs = tuple(Job(job.arrival_s, job.num_prompt, 1) for job in self.jobs)
         return Workload(self.name, self.scale, self.num_rows, jobs)
 
+    def at_random(self, seed: int) -> Workload:
+        """With exponential gaps of a second in the mean instead of the trace's: a steady load, without its bursts."""
+        numbers, jobs, at = random.Random(seed), [], 0.0
+        for job in self.jobs:
+            jobs.append(Job(at, job.num_prompt, job.num_output))
+            at += numbers.expovariate(1.0)
+        return Workload(self.name, self.scale, self.num_rows, tuple(jobs))
+
     def at_rate(self, requests_per_s: float) -> list[Job]:
         """With all gaps shortened or lengthened alike."""
         return [Job(job.arrival_s / requests_per_s, job.num_prompt, job.num_output) for job in self.jobs]

@@ -46,3 +46,16 @@ def test_a_prefill_worker_sees_answers_of_one_token() -> None:
     assert [(job.arrival_s, job.num_prompt) for job in prompts.jobs] == [
         (job.arrival_s, job.num_prompt) for job in whole.jobs
     ]
+
+
+def test_a_steady_load_has_the_same_requests() -> None:
+    """Other times, from the seed, about one a second; the same lengths in the same order."""
+    whole = sample("t", ROWS, 50, 2000, seed=3)
+    steady = whole.at_random(seed=1)
+    assert [(job.num_prompt, job.num_output) for job in steady.jobs] == [
+        (job.num_prompt, job.num_output) for job in whole.jobs
+    ]
+    assert steady == whole.at_random(seed=1)
+    times = [job.arrival_s for job in steady.jobs]
+    assert times == sorted(times)
+    assert 25 < times[-1] < 100
