@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from protocol.errors import ConfigError, IllegalMove, KvferryError, OutOfBlocks
 
 
-class BlockPool:
-    """Blocks `0 .. num_blocks - 1`, each with a count of its holders. A block without holders is free.
+class Keeper(Protocol):
+    """Who is one of the holders of some blocks, its *kept* ones, only until there is need of room: a prefix cache."""
 
-    Hands out neighbours where it can: a sequence whose blocks follow each other in memory is attended to without a copy.
+    def on_held(self, block_ids: Sequence[int]) -> None:
+        """These kept blocks have another holder again."""
+        ...
+
+    def on_left(self, block_ids: Sequence[int]) -> None:
+        """The last other holder of these kept blocks has left, in the order in which it named them."""
+        ...
+
+    def make_room(self, num_blocks: int) -> None:
+        """Calls `unkeep` for that many kept blocks without another holder, of which there are enough."""
+        ...
+
+
+class BlockPool:
+    """Blocks `0 .. num_blocks - 1`, each with a count of its holders. A block without holders is empty.
+
+    One that only the keeper holds is free all the same: it is given out when no empty one is left. Hands out neighbours where
+    it can: a sequence whose blocks follow each other in memory is attended to without a copy.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -18,83 +36,146 @@ class BlockPool:
             raise ConfigError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
         self._holders = [0] * num_blocks
-        self._is_free = bytearray(b"\1" * num_blocks)
-        self._num_free = num_blocks
+        self._is_empty = bytearray(b"\1" * num_blocks)
+        self._is_kept = bytearray(num_blocks)
+        self._num_empty = num_blocks
+        self._num_kept_idle = 0
+        self._keeper: Keeper | None = None
 
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can hand out now."""
-        return self._num_free
+        return self._num_empty + self._num_kept_idle
+
+    @property
+    def num_kept_idle(self) -> int:
+        """Those of the free blocks that the keeper would have to give up."""
+        return self._num_kept_idle
+
+    def set_keeper(self, keeper: Keeper) -> None:
+        """Says who may keep blocks. Raises `IllegalMove` if somebody does."""
+        if self._keeper is not None:
+            raise IllegalMove("the block pool has a keeper already")
+        self._keeper = keeper
 
     def allocate(self, num_blocks: int, *, after: int | None = None) -> list[int]:
         """Takes free blocks, each with one holder. Raises `OutOfBlocks`, and takes none, if there are fewer.
 
-        Those that follow block `after` come first; the others lie in the middle of the longest free run, so that whoever
+        Those that follow block `after` come first; the others lie in the middle of the longest empty run, so that whoever
         holds the blocks before it can still grow.
         """
         if num_blocks < 0:
             raise ConfigError(f"cannot allocate {num_blocks} blocks")
-        if num_blocks > self._num_free:
-            raise OutOfBlocks(f"{num_blocks} blocks are needed and {self._num_free} of {self.num_blocks} are free")
+        if num_blocks > self.num_free:
+            raise OutOfBlocks(f"{num_blocks} blocks are needed and {self.num_free} of {self.num_blocks} are free")
+        if num_blocks > self._num_empty and self._keeper is not None:
+            self._keeper.make_room(num_blocks - self._num_empty)
         taken: list[int] = []
         if after is not None:
             self._take(after + 1, num_blocks, taken)
-        while len(taken) < num_blocks:
-            self._take(self._start_for(num_blocks - len(taken)), num_blocks, taken)
-        self._num_free -= num_blocks
+        if len(taken) < num_blocks:
+            for start, length in sorted(self._empty_runs(), key=lambda run: -run[1]):
+                self._take(_start_in(start, length, num_blocks - len(taken)), num_blocks, taken)
+                if len(taken) == num_blocks:
+                    break
+        self._num_empty -= num_blocks
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """Adds a holder to each block. Raises `IllegalMove`, and changes nothing, if one of them is free or unknown."""
+        """Adds a holder to each block. Raises `IllegalMove`, and changes nothing, if one of them is empty or unknown."""
         wanted = list(block_ids)
         self._check_held(wanted)
+        reheld = []
         for block in wanted:
+            if self._is_kept[block] and self._holders[block] == 1:
+                reheld.append(block)
             self._holders[block] += 1
+        self._num_kept_idle -= len(reheld)
+        if reheld and self._keeper is not None:
+            self._keeper.on_held(reheld)
 
     def release(self, block_ids: Iterable[int]) -> None:
-        """Takes a holder from each block. Raises `IllegalMove`, and changes nothing, if one of them has none."""
+        """Takes a holder from each block. Raises `IllegalMove`, and changes nothing, if one of them has none but the keeper."""
         given = list(block_ids)
         self._check_held(given)
         if len(set(given)) != len(given):
             raise IllegalMove("a block was released twice in one call")
         for block in given:
+            if self._is_kept[block] and self._holders[block] == 1:
+                raise IllegalMove(f"block {block} is only kept, not held by anyone")
+        left = []
+        for block in given:
             self._holders[block] -= 1
             if not self._holders[block]:
-                self._is_free[block] = 1
-                self._num_free += 1
+                self._empty(block)
+            elif self._is_kept[block] and self._holders[block] == 1:
+                left.append(block)
+        self._num_kept_idle += len(left)
+        if left and self._keeper is not None:
+            self._keeper.on_left(left)
+
+    def keep(self, block_ids: Sequence[int]) -> None:
+        """Makes the keeper a holder of each block. Raises `IllegalMove`, and changes nothing, if nobody holds one, or the
+        keeper does.
+        """
+        self._check_held(block_ids)
+        if len(set(block_ids)) != len(block_ids) or any(self._is_kept[block] for block in block_ids):
+            raise IllegalMove("a block is kept already")
+        for block in block_ids:
+            self._is_kept[block] = 1
+            self._holders[block] += 1
+
+    def unkeep(self, block_ids: Sequence[int]) -> None:
+        """The keeper is a holder no longer. Raises `IllegalMove`, and changes nothing, for a block that it does not keep."""
+        self._check_held(block_ids)
+        if len(set(block_ids)) != len(block_ids) or not all(self._is_kept[block] for block in block_ids):
+            raise IllegalMove("a block is not kept")
+        for block in block_ids:
+            self._is_kept[block] = 0
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                self._num_kept_idle -= 1
+                self._empty(block)
 
     def num_holders(self, block_id: int) -> int:
-        """How many hold a block; 0 for a free one."""
+        """How many hold a block, the keeper among them; 0 for an empty one."""
         return self._holders[block_id]
 
     def check_integrity(self) -> None:
-        """Raises `KvferryError` unless every block is either free or held, and the free ones are counted right."""
-        if sum(self._is_free) != self._num_free:
-            raise KvferryError(f"{sum(self._is_free)} blocks are free, {self._num_free} are counted")
+        """Raises `KvferryError` unless every block is empty, only kept or held, and each kind is counted right."""
+        if sum(self._is_empty) != self._num_empty:
+            raise KvferryError(f"{sum(self._is_empty)} blocks are empty, {self._num_empty} are counted")
+        num_kept_idle = 0
         for block, holders in enumerate(self._holders):
-            is_free = bool(self._is_free[block])
-            if holders < 0 or (holders == 0) != is_free:
-                raise KvferryError(f"block {block} has {holders} holders and is{'' if is_free else ' not'} free")
+            is_empty, is_kept = bool(self._is_empty[block]), bool(self._is_kept[block])
+            num_kept_idle += is_kept and holders == 1
+            if holders < is_kept or (holders == 0) != is_empty:
+                raise KvferryError(f"block {block} has {holders} holders and is{'' if is_empty else ' not'} empty")
+        if num_kept_idle != self._num_kept_idle:
+            raise KvferryError(f"{num_kept_idle} blocks are only kept, {self._num_kept_idle} are counted")
+
+    def _empty(self, block: int) -> None:
+        self._is_empty[block] = 1
+        self._num_empty += 1
 
     def _take(self, start: int, num_wanted: int, taken: list[int]) -> None:
-        """Takes free neighbours from `start` on until `taken` has `num_wanted` or a block is held."""
+        """Takes empty neighbours from `start` on until `taken` has `num_wanted` or a block is held."""
         block = start
-        while len(taken) < num_wanted and block < self.num_blocks and self._is_free[block]:
-            self._is_free[block] = 0
+        while len(taken) < num_wanted and block < self.num_blocks and self._is_empty[block]:
+            self._is_empty[block] = 0
             self._holders[block] = 1
             taken.append(block)
             block += 1
 
-    def _start_for(self, num_blocks: int) -> int:
-        """Where in the longest free run `num_blocks` are best taken: from its middle if they fit behind it."""
-        start = longest = position = 0
-        for run in self._is_free.split(b"\0"):
-            if len(run) > longest:
-                start, longest = position, len(run)
-            position += len(run) + 1
-        # A run at the very beginning follows nobody who could grow into it.
-        has_neighbour = start > 0 and longest - longest // 2 >= num_blocks
-        return start + longest // 2 if has_neighbour else start
+    def _empty_runs(self) -> Iterator[tuple[int, int]]:
+        """First block and length of each run of empty blocks."""
+        start = self._is_empty.find(1)
+        while start >= 0:
+            end = self._is_empty.find(0, start)
+            if end < 0:
+                end = self.num_blocks
+            yield start, end - start
+            start = self._is_empty.find(1, end)
 
     def _check_held(self, block_ids: Sequence[int]) -> None:
         for block in block_ids:
@@ -102,15 +183,23 @@ class BlockPool:
                 raise IllegalMove(f"block {block} is not held by anyone")
 
 
+def _start_in(start: int, length: int, num_blocks: int) -> int:
+    """Where in an empty run `num_blocks` are best taken: from its middle if they fit behind it."""
+    # A run at the very beginning follows nobody who could grow into it.
+    has_neighbour = start > 0 and length - length // 2 >= num_blocks
+    return start + length // 2 if has_neighbour else start
+
+
 class BlockTable:
     """One sequence's blocks, in the order of its positions. Append-only; gives all of them back exactly once."""
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, block_ids: Sequence[int] = ()) -> None:
+        """Begins with `block_ids`, which are full and whose holder, one of each block's, it becomes."""
         if block_size < 1:
             raise ConfigError(f"a block holds at least one token, got {block_size}")
         self._pool = pool
         self._block_size = block_size
-        self._block_ids: list[int] = []
+        self._block_ids = [*block_ids]
         self._is_released = False
 
     @property
@@ -147,9 +236,7 @@ class BlockTable:
             raise IllegalMove(f"cannot share {num_shared} blocks of a table that holds {len(self._block_ids)}")
         shared = self._block_ids[:num_shared]
         self._pool.share(shared)
-        child = BlockTable(self._pool, self._block_size)
-        child._block_ids = shared
-        return child
+        return BlockTable(self._pool, self._block_size, shared)
 
     def release(self) -> None:
         """Gives all blocks back. Raises `IllegalMove` the second time."""

@@ -1,0 +1,113 @@
+"""Adaptive replacement: blocks that were used once and blocks that were used again share the room as the past advises.
+
+After Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+
+class ArcPolicy:
+    """See `engine.prefix_cache.policy.EvictionPolicy`.
+
+    Two lists, of blocks used once and of blocks used again, both in the order in which they became idle, and for each the
+    names of up to `num_blocks` that went last, the ghosts. A block that returns while it is a ghost says that its list was
+    too short: the target for the first list moves, by the other's ghosts over its own, at least by one block. It returns to
+    the second list. The first list gives when it has reached its target, otherwise the second; the other if one has no
+    idle block.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._max_ghosts = num_blocks
+        self._target = 0
+        self._once: OrderedDict[bytes, None] = OrderedDict()
+        self._again: OrderedDict[bytes, None] = OrderedDict()
+        self._held_again: dict[bytes, bool] = {}
+        """For each held block whether it belongs to the second list."""
+        self._num_once = 0
+        """Blocks of the first list, the held ones among them."""
+        self._once_ghosts: OrderedDict[bytes, None] = OrderedDict()
+        self._again_ghosts: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def num_ghosts(self) -> int:
+        """Names remembered of blocks that went."""
+        return len(self._once_ghosts) + len(self._again_ghosts)
+
+    def insert(self, keys: Iterable[bytes]) -> None:
+        """New ones belong to the first list, ghosts to the second."""
+        for key in keys:
+            is_ghost = self._learn(key)
+            self._held_again[key] = is_ghost
+            self._num_once += not is_ghost
+
+    def touch(self, keys: Iterable[bytes]) -> None:
+        """They belong to the second list from now on."""
+        held = self._held_again
+        for key in keys:
+            if not held[key]:
+                held[key] = True
+                self._num_once -= 1
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """They cannot go now, and count for their list nevertheless."""
+        once, again, held = self._once, self._again, self._held_again
+        for key in keys:
+            if key in once:
+                del once[key]
+                held[key] = False
+            else:
+                del again[key]
+                held[key] = True
+
+    def let_go(self, keys: Iterable[bytes]) -> None:
+        """They are the last of their lists to go, in this order."""
+        for key in keys:
+            (self._again if self._held_again.pop(key) else self._once)[key] = None
+
+    def victim(self) -> bytes | None:
+        """The one that has been idle longest in the list that should give."""
+        gives_once = self._once and (self._num_once >= self._target or not self._again)
+        return next(iter(self._once if gives_once else self._again), None)
+
+    def evict(self, key: bytes) -> None:
+        """It goes and becomes a ghost of its list."""
+        if key in self._once:
+            del self._once[key]
+            self._num_once -= 1
+            ghosts = self._once_ghosts
+        else:
+            del self._again[key]
+            ghosts = self._again_ghosts
+        ghosts[key] = None
+        if len(ghosts) > self._max_ghosts:
+            ghosts.popitem(last=False)
+
+    def forget(self, key: bytes) -> None:
+        """It does not count for its list any more."""
+        self._num_once -= not self._held_again.pop(key)
+
+    def clear(self) -> None:
+        """Forgets all there is, ghosts too, and begins as new."""
+        self._target = self._num_once = 0
+        for each in (self._once, self._again, self._held_again, self._once_ghosts, self._again_ghosts):
+            each.clear()
+
+    def idle_keys(self) -> set[bytes]:
+        """All idle blocks."""
+        return {*self._once, *self._again}
+
+    def _learn(self, key: bytes) -> bool:
+        """Moves the target if the key is a ghost, which it is not any more then; whether it was."""
+        num_once, num_again = len(self._once_ghosts), len(self._again_ghosts)
+        if key in self._once_ghosts:
+            self._target = min(self._max_ghosts, self._target + max(1, num_again // num_once))
+            del self._once_ghosts[key]
+            return True
+        if key in self._again_ghosts:
+            self._target = max(0, self._target - max(1, num_once // num_again))
+            del self._again_ghosts[key]
+            return True
+        return False
