@@ -108,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         workload, prompts = arguments.trace.stem, trace_prompts(arguments.trace, arguments.max_requests)
     sizes = arguments.sizes or (MIX_SIZES if arguments.trace is None else DEFAULT_SIZES)
     num_different = len({name for prompt in prompts for name in prompt.hashes})
-    unbounded = replay(prompts, num_different + max(len(prompt.hashes) for prompt in prompts) + 1, PrefixCachePolicy.LRU)
+    unbounded = replay(
+        prompts, num_different + max(len(prompt.hashes) for prompt in prompts) + 1, PrefixCachePolicy.LRU
+    )
     replays = [replay(prompts, size, policy) for size in sizes for policy in PrefixCachePolicy]
     print(f"{workload}: {len(prompts)} prompts, {num_different} different blocks, unbounded {unbounded.hit_rate:.2%}")
     print(f"{'blocks':>8} {'rule':>5} {'found':>8} {'evicted':>9} {'too long':>9} {'us/block':>9}")

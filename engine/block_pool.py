@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from protocol.errors import ConfigError, IllegalMove, KvferryError, OutOfBlocks
 
 
@@ -74,7 +76,7 @@ class BlockPool:
         if after is not None:
             self._take(after + 1, num_blocks, taken)
         if len(taken) < num_blocks:
-            for start, length in sorted(self._empty_runs(), key=lambda run: -run[1]):
+            for start, length in self._empty_runs():
                 self._take(_start_in(start, length, num_blocks - len(taken)), num_blocks, taken)
                 if len(taken) == num_blocks:
                     break
@@ -85,11 +87,10 @@ class BlockPool:
         """Adds a holder to each block. Raises `IllegalMove`, and changes nothing, if one of them is empty or unknown."""
         wanted = list(block_ids)
         self._check_held(wanted)
-        reheld = []
+        reheld = self._only_kept(wanted)
+        holders = self._holders
         for block in wanted:
-            if self._is_kept[block] and self._holders[block] == 1:
-                reheld.append(block)
-            self._holders[block] += 1
+            holders[block] += 1
         self._num_kept_idle -= len(reheld)
         if reheld and self._keeper is not None:
             self._keeper.on_held(reheld)
@@ -100,16 +101,14 @@ class BlockPool:
         self._check_held(given)
         if len(set(given)) != len(given):
             raise IllegalMove("a block was released twice in one call")
+        if only_kept := self._only_kept(given):
+            raise IllegalMove(f"block {only_kept[0]} is only kept, not held by anyone")
+        holders = self._holders
         for block in given:
-            if self._is_kept[block] and self._holders[block] == 1:
-                raise IllegalMove(f"block {block} is only kept, not held by anyone")
-        left = []
-        for block in given:
-            self._holders[block] -= 1
-            if not self._holders[block]:
+            holders[block] -= 1
+            if not holders[block]:
                 self._empty(block)
-            elif self._is_kept[block] and self._holders[block] == 1:
-                left.append(block)
+        left = self._only_kept(given)
         self._num_kept_idle += len(left)
         if left and self._keeper is not None:
             self._keeper.on_left(left)
@@ -141,6 +140,10 @@ class BlockPool:
         """How many hold a block, the keeper among them; 0 for an empty one."""
         return self._holders[block_id]
 
+    def num_only_kept(self, block_ids: Sequence[int]) -> int:
+        """How many of these kept blocks nobody but the keeper holds."""
+        return [*map(self._holders.__getitem__, block_ids)].count(1)
+
     def check_integrity(self) -> None:
         """Raises `KvferryError` unless every block is empty, only kept or held, and each kind is counted right."""
         if sum(self._is_empty) != self._num_empty:
@@ -153,6 +156,10 @@ class BlockPool:
                 raise KvferryError(f"block {block} has {holders} holders and is{'' if is_empty else ' not'} empty")
         if num_kept_idle != self._num_kept_idle:
             raise KvferryError(f"{num_kept_idle} blocks are only kept, {self._num_kept_idle} are counted")
+
+    def _only_kept(self, block_ids: Sequence[int]) -> list[int]:
+        holders, is_kept = self._holders, self._is_kept
+        return [block for block in block_ids if holders[block] == 1 and is_kept[block]]
 
     def _empty(self, block: int) -> None:
         self._is_empty[block] = 1
@@ -168,19 +175,23 @@ class BlockPool:
             block += 1
 
     def _empty_runs(self) -> Iterator[tuple[int, int]]:
-        """First block and length of each run of empty blocks."""
-        start = self._is_empty.find(1)
-        while start >= 0:
-            end = self._is_empty.find(0, start)
-            if end < 0:
-                end = self.num_blocks
-            yield start, end - start
-            start = self._is_empty.find(1, end)
+        """First block and length of each run of empty blocks, the longest first."""
+        edges = np.flatnonzero(np.diff(np.frombuffer(self._is_empty, np.uint8), prepend=0, append=0))
+        starts, lengths = edges[::2], edges[1::2] - edges[::2]
+        longest = int(lengths.argmax())
+        yield int(starts[longest]), int(lengths[longest])
+        # Only who is not content with the longest pays for an order of all.
+        for run in np.argsort(-lengths, kind="stable")[1:]:
+            yield int(starts[run]), int(lengths[run])
 
     def _check_held(self, block_ids: Sequence[int]) -> None:
-        for block in block_ids:
-            if not 0 <= block < self.num_blocks or not self._holders[block]:
-                raise IllegalMove(f"block {block} is not held by anyone")
+        # Without a loop in Python: a long prompt has thousands of blocks.
+        if not block_ids or (
+            min(block_ids) >= 0 and max(block_ids) < self.num_blocks and all(map(self._holders.__getitem__, block_ids))
+        ):
+            return
+        wrong = next(block for block in block_ids if not 0 <= block < self.num_blocks or not self._holders[block])
+        raise IllegalMove(f"block {wrong} is not held by anyone")
 
 
 def _start_in(start: int, length: int, num_blocks: int) -> int:

@@ -82,8 +82,8 @@ class PrefixCache:
     def peek(self, hashes: Sequence[bytes], num_tokens: int) -> PrefixPeek:
         """What `match` would find. Changes nothing, counts nothing."""
         num_blocks = self._num_found(hashes, num_tokens)
-        blocks = (self._nodes[key].block_id for key in hashes[:num_blocks])
-        return PrefixPeek(num_blocks, sum(self._pool.num_holders(block) == 1 for block in blocks))
+        nodes = self._nodes
+        return PrefixPeek(num_blocks, self._pool.num_only_kept([nodes[key].block_id for key in hashes[:num_blocks]]))
 
     def match(self, hashes: Sequence[bytes], num_tokens: int) -> list[int]:
         """The blocks that a prompt of `num_tokens` with these names begins with, each with a holder more: the caller, who
@@ -144,21 +144,22 @@ class PrefixCache:
 
     def on_held(self, block_ids: Sequence[int]) -> None:
         """The pool says that somebody else holds these again."""
-        self._policy.hold([self._hash_of[block] for block in block_ids])
+        self._policy.hold(map(self._hash_of.__getitem__, block_ids))
 
     def on_left(self, block_ids: Sequence[int]) -> None:
         """The pool says that nobody else holds these any more. Tables name the first block first, and it should go last."""
-        self._policy.let_go([self._hash_of[block] for block in reversed(block_ids)])
+        self._policy.let_go(map(self._hash_of.__getitem__, reversed(block_ids)))
 
     def make_room(self, num_blocks: int) -> None:
         """Gives `num_blocks` back that nobody else holds. Raises `KvferryError` if there are fewer, which the pool knows."""
-        evicted: list[bytes] = []
+        evicted: dict[bytes, int] = {}
         num_freed = 0
         while num_freed < num_blocks:
             victim = self._policy.victim()
             if victim is None:
                 raise KvferryError(f"{num_blocks} cached blocks should be evicted, {num_freed} could be")
             num_freed += self._evict_from_leaves(victim, num_blocks - num_freed, evicted)
+        self._pool.unkeep([*evicted.values()])
         self.counters.num_evicted_blocks += len(evicted)
         self.events.append(BlocksEvicted(tuple(evicted)))
 
@@ -185,8 +186,12 @@ class PrefixCache:
         nodes = self._nodes
         return bisect_left(range(limit), True, key=lambda index: hashes[index] not in nodes)
 
-    def _evict_from_leaves(self, victim: bytes, num_wanted: int, evicted: list[bytes]) -> int:
-        """Lets `victim` and what follows it go, leaves first, until `num_wanted` blocks were freed; how many were."""
+    def _evict_from_leaves(self, victim: bytes, num_wanted: int, evicted: dict[bytes, int]) -> int:
+        """Lets `victim` and what follows it go, leaves first, until `num_wanted` blocks are idle no more; how many are.
+
+        They are added to `evicted` with their blocks, to be given back together. Among them may be blocks that are held: by
+        sequences that computed the predecessors themselves, in blocks of their own.
+        """
         path, num_freed = [victim], 0
         while path and num_freed < num_wanted:
             children = self._nodes[path[-1]].children
@@ -194,20 +199,14 @@ class PrefixCache:
                 path.append(next(iter(children)))
                 continue
             key = path.pop()
-            num_freed += self._drop(key)
-            evicted.append(key)
+            node = self._nodes.pop(key)
+            if node.parent is not None:
+                self._nodes[node.parent].children.discard(key)
+            del self._hash_of[node.block_id]
+            evicted[key] = node.block_id
+            if self._pool.num_holders(node.block_id) == 1:
+                self._policy.evict(key)
+                num_freed += 1
+            else:
+                self._policy.forget(key)
         return num_freed
-
-    def _drop(self, key: bytes) -> bool:
-        """Keeps a leaf no longer; whether that freed it. A sequence that computed its predecessors itself may hold it."""
-        node = self._nodes.pop(key)
-        if node.parent is not None:
-            self._nodes[node.parent].children.discard(key)
-        is_idle = self._pool.num_holders(node.block_id) == 1
-        if is_idle:
-            self._policy.evict(key)
-        else:
-            self._policy.forget(key)
-        del self._hash_of[node.block_id]
-        self._pool.unkeep([node.block_id])
-        return is_idle

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -181,3 +183,76 @@ def test_scattered_blocks_are_handed_out_when_nothing_else_is_left() -> None:
     with pytest.raises(OutOfBlocks):
         pool.allocate(1)
     pool.check_integrity()
+
+
+class NotedKeeper:
+    """Gives up what it keeps in order, and notes what the pool tells it."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.idle: list[int] = []
+        pool.set_keeper(self)
+
+    def on_held(self, block_ids: Sequence[int]) -> None:
+        self.idle = [block for block in self.idle if block not in block_ids]
+
+    def on_left(self, block_ids: Sequence[int]) -> None:
+        self.idle += block_ids
+
+    def make_room(self, num_blocks: int) -> None:
+        given_up, self.idle = self.idle[:num_blocks], self.idle[num_blocks:]
+        self.pool.unkeep(given_up)
+
+
+def test_kept_blocks_are_free_and_given_out_last() -> None:
+    """A block that only the keeper holds counts as free; one that is shared again does not, and is not given out."""
+    pool = BlockPool(6)
+    keeper = NotedKeeper(pool)
+    blocks = pool.allocate(4)
+    pool.keep(blocks)
+    pool.release(blocks)
+    assert (pool.num_free, pool.num_kept_idle, keeper.idle) == (6, 4, blocks)
+    pool.share(blocks[:2])
+    assert (pool.num_free, keeper.idle) == (4, blocks[2:])
+    assert pool.num_only_kept(blocks) == 2
+    assert not set(pool.allocate(2)) & set(blocks)
+    assert pool.allocate(1) == blocks[2:3]
+    assert pool.num_kept_idle == 1
+    with pytest.raises(OutOfBlocks, match="2 blocks are needed and 1 of 6 are free"):
+        pool.allocate(2)
+    pool.check_integrity()
+
+
+def test_only_held_blocks_can_be_kept_and_only_once() -> None:
+    """An empty block, one that is kept and one named twice are refused; so is the release of what is only kept."""
+    pool = BlockPool(4)
+    NotedKeeper(pool)
+    blocks = pool.allocate(2)
+    pool.keep(blocks[:1])
+    for wrong in ([3], blocks, [blocks[1]] * 2):
+        with pytest.raises(IllegalMove):
+            pool.keep(wrong)
+    for wrong in ([3], blocks, blocks[:1] * 2):
+        with pytest.raises(IllegalMove):
+            pool.unkeep(wrong)
+    pool.release(blocks[:1])
+    with pytest.raises(IllegalMove, match="only kept"):
+        pool.release(blocks)
+    pool.check_integrity()
+    pool.unkeep(blocks[:1])
+    pool.release(blocks[1:])
+    assert (pool.num_free, pool.num_kept_idle) == (4, 0)
+
+
+def test_a_table_can_begin_with_shared_blocks() -> None:
+    """It grows behind them and gives their holder back with its own."""
+    pool = BlockPool(8)
+    first = pool.allocate(2)
+    pool.share(first)
+    table = BlockTable(pool, BLOCK_SIZE, first)
+    table.ensure(3 * BLOCK_SIZE)
+    assert table.block_ids[:2] == first
+    assert len(table.block_ids) == 3
+    table.release()
+    assert [pool.num_holders(block) for block in first] == [1, 1]
+    assert pool.num_free == 6
