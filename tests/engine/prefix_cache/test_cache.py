@@ -119,6 +119,20 @@ def test_room_is_made_from_the_leaves_and_no_more_than_is_needed(policy: PrefixC
 
 
 @POLICIES
+def test_of_several_branches_the_oldest_goes_first(policy: PrefixCachePolicy) -> None:
+    """Prompts that begin alike lose their own ends in the order of their use, and the beginning last."""
+    cache, pool = opened(policy)
+    ends = [3, 8, 5, 7, 4, 6]
+    for end in ends:
+        run(cache, pool, (1, 2, end, end, 0))
+    held = pool.allocate(pool.num_free - pool.num_kept_idle)
+    for num_gone in range(1, 7):
+        held += pool.allocate(1)
+        chains = [HashChain(IDENTITY, (1, 2, end, end, 0)).hashes for end in ends]
+        assert [cache.peek(hashes, 5).num_blocks for hashes in chains] == [1] * num_gone + [2] * (6 - num_gone)
+
+
+@POLICIES
 def test_nothing_is_kept_that_cannot_be_found(policy: PrefixCachePolicy) -> None:
     """If the kept beginning goes while another sequence holds the kept end, with a beginning of its own, the end is not kept
     any longer either, stays that sequence's, and is kept again with its next block.

@@ -164,7 +164,10 @@ def test_what_is_asked_for_stays() -> None:
     assert index.apply(worker, EventBatch(2, (BlocksStored(None, (b"e",)),)))
     assert [index.num_cached(worker, hashes) for hashes in ([A, B], [C, D], [b"e"])] == [2, 1, 1]
     assert index.apply(worker, EventBatch(3, (BlocksStored(D, (b"f",)),)))
-    assert len(index) == 4
+    assert [index.num_cached(worker, hashes) for hashes in ([C, D], [b"e"], [A, B])] == [1, 1, 2]
+    more = tuple(BlocksStored(None, (name,)) for name in (b"g", b"h", b"i"))
+    assert index.apply(worker, EventBatch(4, more))
+    assert [index.num_cached(worker, hashes) for hashes in ([C, D], [b"e"], [A, B])] == [0, 0, 1]
 
 
 def test_of_a_snapshot_that_is_too_long_the_beginning_is_kept() -> None:
