@@ -4,7 +4,7 @@ After Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", F
 as used again. vLLM's ARC counts it as used once, which finds less: of the Mooncake conversation trace 5.2% of the blocks
 instead of 6.0% with 1,000 blocks and 21.2% instead of 23.7% with 10,000 (`benchmarks.prefix_cache`; 4.7% and 22.4% for LRU).
 Where nearly all that will be asked for again fits, and where prompts return soon or never, as in conversations alone, LRU finds
-as much or up to a point more. Departures: held blocks are passed over, and each list of ghosts has a bound of its own.
+as much, or a percentage point more. Departures: held blocks are passed over, and each list of ghosts has a bound of its own.
 """
 
 from __future__ import annotations
