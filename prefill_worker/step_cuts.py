@@ -1,13 +1,15 @@
 """Into which steps a worker's prompts are cut: those whose transfer is planned so that their KV crosses while they are read.
 
 How fast KV can cross comes with the plan. How fast it is computed is measured here, in steps that are at least half full: a
-prediction that had learned from prompts that were cut, which are read more slowly, would cut the next ones smaller still.
+prediction that had learned from prompts that were cut, which are read more slowly, would cut the next ones smaller still. And
+at the beginning of prompts, which is much the same for all; towards the end of long ones a token takes longer.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.batch import StepBatch
 from prefill_worker.sequence import PrefillSequence
 from protocol.layout import KvLayout
 from protocol.ticket import Ticket
@@ -16,6 +18,8 @@ from scheduling.work import Work
 
 SMOOTHING = 0.2
 """Weight of the newest step."""
+BEGINNING_STEPS = 2
+"""So many full steps are a prompt's beginning."""
 SIXTEEN_BIT_BYTES = 2
 
 
@@ -27,9 +31,11 @@ class StepCuts:
         self._full_step_tokens = full_step_tokens
         self._tokens_per_s = 0.0
 
-    def learn(self, num_tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long. Small steps tell nothing of full ones."""
-        if seconds <= 0.0 or 2 * num_tokens < self._full_step_tokens:
+    def learn(self, batch: StepBatch, seconds: float) -> None:
+        """A step took so long. Small ones tell nothing of full ones, nor do those deep in a prompt."""
+        num_tokens = sum(part.num_tokens for part in batch.slices)
+        is_deep = any(part.end > BEGINNING_STEPS * self._full_step_tokens for part in batch.slices)
+        if seconds <= 0.0 or is_deep or 2 * num_tokens < self._full_step_tokens:
             return
         rate = num_tokens / seconds
         weight = SMOOTHING if self._tokens_per_s else 1.0

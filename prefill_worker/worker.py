@@ -165,7 +165,7 @@ class PrefillWorker:
         started_at = self._clock()
         try:
             result = self.engine.step(batch)
-            self._cuts.learn(sum(part.num_tokens for part in batch.slices), self._clock() - started_at)
+            self._cuts.learn(batch, self._clock() - started_at)
             return result
         except Exception as error:
             log.exception("a prefill step failed")

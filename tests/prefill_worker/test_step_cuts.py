@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.batch import SequenceSlice, StepBatch
 from prefill_worker.sequence import PrefillSequence, Submission
 from prefill_worker.step_cuts import StepCuts
 from protocol.ids import WorkerId
@@ -37,10 +38,15 @@ def _sequence(allowed_tokens_per_s: float, *, is_planned: bool = True, rule: Wir
     return Submission(request, ticket, 60.0, plan).sequence(1, 0.0)
 
 
+def _step(num_tokens: int, start: int = 0) -> StepBatch:
+    """A step of one prompt, from a token on."""
+    return StepBatch((SequenceSlice("r", tuple(range(num_tokens)), start, (), ()),))
+
+
 def test_a_prompt_without_a_plan_is_not_cut() -> None:
     """Whatever was measured."""
     cuts = StepCuts(LAYOUT, FULL)
-    cuts.learn(FULL, 1.0)
+    cuts.learn(_step(FULL), 1.0)
     assert cuts.work_of(_sequence(100.0, is_planned=False)).max_step_tokens is None
 
 
@@ -52,17 +58,18 @@ def test_the_first_prompt_is_cut_by_its_plan() -> None:
 def test_what_was_measured_counts_more_than_the_plan() -> None:
     """The prefill turns out to be ten times slower: the link keeps up, and the first step is a full one."""
     cuts = StepCuts(LAYOUT, FULL)
-    cuts.learn(FULL, FULL / 20.0)
+    cuts.learn(_step(FULL), FULL / 20.0)
     assert cuts.work_of(_sequence(100.0)).max_step_tokens == 256
 
 
-def test_small_steps_teach_nothing() -> None:
-    """They are slower for their tokens: prompts would be cut smaller and smaller."""
+def test_small_and_deep_steps_teach_nothing() -> None:
+    """They are slower for their tokens: prompts would be cut smaller and smaller, or as the last long one ended."""
     cuts = StepCuts(LAYOUT, FULL)
-    cuts.learn(FULL, FULL / 200.0)
+    cuts.learn(_step(FULL), FULL / 200.0)
     for _ in range(50):
-        cuts.learn(64, 64 / 20.0)
-        cuts.learn(FULL, 0.0)
+        cuts.learn(_step(64), 64 / 20.0)
+        cuts.learn(_step(FULL, 2 * FULL), FULL / 20.0)
+        cuts.learn(_step(FULL), 0.0)
     assert cuts.work_of(_sequence(100.0)).max_step_tokens == 64
 
 
@@ -70,6 +77,6 @@ def test_small_steps_teach_nothing() -> None:
 def test_fewer_bytes_make_headroom(budget: float, wanted: int) -> None:
     """KV in fewer bits is produced more slowly, in bytes."""
     cuts = StepCuts(LAYOUT, FULL)
-    cuts.learn(FULL, FULL / 200.0)
+    cuts.learn(_step(FULL), FULL / 200.0)
     rule = WireRule(codec=WireCodec.CHANNEL, budget=budget)
     assert cuts.work_of(_sequence(100.0, rule=rule)).max_step_tokens == wanted
