@@ -1,6 +1,6 @@
 """Scheduling policies against each other: the real scheduler code on a virtual clock, over request traces, at several loads.
 
-    python -m benchmarks.policies --traces shared/traces
+    python -m benchmarks.policies --traces DIRECTORY
 
 For each trace: a seeded sample of its requests, lengths scaled to the context, at shares of the rate that `fcfs` just keeps up
 with, which is found by bisection. A step takes what `--cost` says, by default the demo model's on one core as measured by
@@ -44,7 +44,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description="scheduling policies on a virtual clock over request traces",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--traces", type=Path, default=Path("shared/traces"), help="folder of the trace files")
+    parser.add_argument("--traces", type=Path, required=True, help="folder of the trace files")
     parser.add_argument("--files", nargs="+", default=list(TRACES), help="traces in it")
     parser.add_argument("--policies", nargs="+", choices=BENCHMARK_POLICIES, default=list(BENCHMARK_POLICIES))
     parser.add_argument(
