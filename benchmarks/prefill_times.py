@@ -34,8 +34,13 @@ from engine.open_model import open_model
 from protocol.errors import KvferryError
 from protocol.layout import DEFAULT_BLOCK_SIZE
 from scheduling.budget import StepLimits, plan_step
+from scheduling.policies.fcfs import Fcfs
+from scheduling.policies.policy import Queue
 from scheduling.prefill_time import PromptWork
+from scheduling.waiting_line import WaitingLine
 from scheduling.work import Work
+
+FCFS = Fcfs()
 
 COLUMNS = "num_computed_tokens,num_cached_tokens,num_queued_tokens,seconds"
 LEAST_TOKENS = 16
@@ -141,7 +146,7 @@ class Recorder:
     def _step(self, reading: Sequence[Reading]) -> None:
         sequences = {one.sequence.name: one.sequence for one in reading}
         waiting = [Work(name, one.start + len(one.waiting), one.start, int(name)) for name, one in sequences.items()]
-        grants = plan_step([], waiting, self._limits)
+        grants = plan_step([], Queue(WaitingLine(FCFS.key), waiting, 0.0), self._limits, FCFS)
         slices = tuple(sequences[grant.request_id].take(grant.num_tokens) for grant in grants)
         self._engine.step(StepBatch(slices))
 
