@@ -17,8 +17,6 @@ from transfer.planner.usage import Counts, Usage
 
 MIN_CHANGE = 0.02
 """A rate that differs by less than this part from what was told is not told again."""
-AMPLE = 4.0
-"""A rate of so many times what the prefill produces holds nobody back: how far it is above that is no news."""
 REPEAT_S = 10.0
 """A shared pace is told again after so long: senders drop one that nobody has confirmed for three times that."""
 
@@ -117,12 +115,9 @@ class PlannerDesk:
         found: dict[str, list[tuple[int, Pace]]] = {}
         for lease_id, pace in self._planner.paces(now).items():
             told, told_at = self._told[lease_id]
-            lease = self._planner.leases[lease_id]
-            if _is_news(told, pace, AMPLE * lease.demand.produced_bytes_per_second) or (
-                pace.is_shared and now - told_at >= REPEAT_S
-            ):
+            if _is_news(told, pace) or (pace.is_shared and now - told_at >= REPEAT_S):
                 self._told[lease_id] = pace, now
-                found.setdefault(lease.owner, []).append((lease_id, pace))
+                found.setdefault(self._planner.leases[lease_id].owner, []).append((lease_id, pace))
         return found
 
     def use(self, now: float) -> NetworkUse:
@@ -157,14 +152,11 @@ class PlannerDesk:
         self._usage.forget(held, [(port.direction, port.name) for port in self._planner.ports])
 
 
-def _is_news(told: Pace, pace: Pace, ample: float) -> bool:
-    """Whether a sender would do anything else. Rates above `ample` are all the same."""
-    if min(told.allowed_bytes_per_second, pace.allowed_bytes_per_second) >= ample:
-        return False
+def _is_news(told: Pace, pace: Pace) -> bool:
     return (
         told.is_shared != pace.is_shared
-        or _differs(min(ample, told.reserved_bytes_per_second), min(ample, pace.reserved_bytes_per_second))
-        or _differs(min(ample, told.allowed_bytes_per_second), min(ample, pace.allowed_bytes_per_second))
+        or _differs(told.reserved_bytes_per_second, pace.reserved_bytes_per_second)
+        or _differs(told.allowed_bytes_per_second, pace.allowed_bytes_per_second)
     )
 
 
