@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.engine_options import add_engine_options, positive
 from benchmarks.machine import machine_facts
 from engine.batch import Draw, SequenceSlice, StepBatch
-from engine.build import COMPUTE_DTYPES, EngineConfig, build_engine
+from engine.build import EngineConfig, build_engine
 from engine.checkpoint.resolve import resolve_model
 from engine.engine import Engine
 from engine.open_model import open_model
@@ -40,26 +41,15 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="decoded tokens/s by batch size and prompt tokens/s of the engine, without any server around it",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--model", default="smollm2-135m", help="alias, directory, GGUF file or Hub id")
-    parser.add_argument("--threads", type=_positive, default=1, help="compute threads")
-    parser.add_argument("--pin", type=int, metavar="CORE", help="run on this core only")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--dtype", choices=("auto", *COMPUTE_DTYPES), default="auto", help="to compute in")
+    add_engine_options(parser)
     parser.add_argument("--attention", default="auto", help="auto, fast, reference or cuda")
-    parser.add_argument("--batches", type=_positive, nargs="*", default=[1, 8, 16, 32], help="sizes of decode batches")
-    parser.add_argument("--prompt-tokens", type=_positive, default=16, help="prompt of a sequence that is decoded")
-    parser.add_argument("--steps", type=_positive, default=64, help="decode steps that are timed")
-    parser.add_argument("--prefill-tokens", type=_positive, default=1024, help="prompt that is read for its own sake")
-    parser.add_argument("--chunk-tokens", type=_positive, default=256, help="token budget of a prefill step")
-    parser.add_argument("--repeats", type=_positive, default=3, help="runs of each kind, of which the median counts")
+    parser.add_argument("--batches", type=positive, nargs="*", default=[1, 8, 16, 32], help="sizes of decode batches")
+    parser.add_argument("--prompt-tokens", type=positive, default=16, help="prompt of a sequence that is decoded")
+    parser.add_argument("--steps", type=positive, default=64, help="decode steps that are timed")
+    parser.add_argument("--prefill-tokens", type=positive, default=1024, help="prompt that is read for its own sake")
+    parser.add_argument("--chunk-tokens", type=positive, default=256, help="token budget of a prefill step")
+    parser.add_argument("--repeats", type=positive, default=3, help="runs of each kind, of which the median counts")
     return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
 
 
 @dataclass(slots=True)

@@ -24,10 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.engine_options import add_engine_options, positive
 from benchmarks.engine_step import RunningSequence
 from benchmarks.machine import machine_facts
 from engine.batch import StepBatch
-from engine.build import COMPUTE_DTYPES, EngineConfig, build_engine
+from engine.build import EngineConfig, build_engine
 from engine.checkpoint.resolve import resolve_model
 from engine.engine import Engine
 from engine.open_model import open_model
@@ -73,25 +74,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description="records how long the engine takes to read prompts, alone and behind others",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--model", default="smollm2-135m", help="alias, directory, GGUF file or Hub id")
-    parser.add_argument("--threads", type=_positive, default=1, help="compute threads")
-    parser.add_argument("--pin", type=int, metavar="CORE", help="run on this core only")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--dtype", choices=("auto", *COMPUTE_DTYPES), default="auto", help="to compute in")
-    parser.add_argument("--prompts", type=_positive, default=200, help="how many to read")
-    parser.add_argument("--median-tokens", type=_positive, default=400, help="of the lengths of prompts")
-    parser.add_argument("--most-tokens", type=_positive, default=2048, help="that are computed of a prompt")
-    parser.add_argument("--chunk-tokens", type=_positive, default=256, help="token budget of a step")
+    add_engine_options(parser)
+    parser.add_argument("--prompts", type=positive, default=200, help="how many to read")
+    parser.add_argument("--median-tokens", type=positive, default=400, help="of the lengths of prompts")
+    parser.add_argument("--most-tokens", type=positive, default=2048, help="that are computed of a prompt")
+    parser.add_argument("--chunk-tokens", type=positive, default=256, help="token budget of a step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="file to write")
     return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
 
 
 class Recorder:

@@ -19,11 +19,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from benchmarks.engine_options import add_engine_options, positive
 from benchmarks.engine_step import GREEDY_DRAW
 from benchmarks.machine import machine_facts
 from benchmarks.policy.step_cost import TimedStep, fit
 from engine.batch import SequenceSlice, StepBatch
-from engine.build import COMPUTE_DTYPES, EngineConfig, build_engine
+from engine.build import EngineConfig, build_engine
 from engine.checkpoint.resolve import resolve_model
 from engine.engine import Engine
 from engine.open_model import open_model
@@ -68,21 +69,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description="seconds of an engine step as a + b * tokens + c * attended pairs",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--model", default="smollm2-135m", help="alias, directory, GGUF file or Hub id")
-    parser.add_argument("--threads", type=int, default=1, help="compute threads")
-    parser.add_argument("--pin", type=int, metavar="CORE", help="run on this core only")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--dtype", choices=("auto", *COMPUTE_DTYPES), default="auto", help="to compute in")
-    parser.add_argument("--repeats", type=_positive, default=5, help="runs of each step, of which the shortest counts")
+    add_engine_options(parser)
+    parser.add_argument("--repeats", type=positive, default=5, help="runs of each step, of which the shortest counts")
     parser.add_argument("--max-context", type=int, default=2048, help="tokens of the longest sequence")
     return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
 
 
 def timed(engine: Engine, wanted: Sequence[StepShape], num_rounds: int) -> list[TimedStep]:
