@@ -18,6 +18,7 @@ from tests.support.serving import Serving
 pytestmark = pytest.mark.system
 
 BLOCK, CHUNK, NUM_TOKENS = 16, 64, 24
+NUM_GREEDY, SHORT_PROMPT, LONG_ANSWER = 8, 40, 800
 LENGTHS = sorted(
     {
         *(1, 2, 6, 7, 8, 9, 11, 12),
@@ -92,13 +93,17 @@ def test_every_length_under_concurrency(pair: Serving, oracle: Engine) -> None:
 
 
 def test_forced_preemption(pair: Serving, oracle: Engine) -> None:
-    """Answers that do not fit the decode worker's pool together are preempted, computed again, and equal the oracle."""
+    """Answers that do not fit the decode worker's pool together are preempted, computed again, and equal the oracle.
+
+    Prompts are short and answers long: all are admitted before the first has grown, however quick the workers are.
+    """
     before = pair.worker("decode-0")["status"]["num_preemptions"]
-    prompts = [prompt_of(700, VOCAB_SIZE - 1, seed) for seed in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda prompt: _ask(pair, prompt, 250), prompts))
+    assert NUM_GREEDY * (SHORT_PROMPT + LONG_ANSWER) > pair.worker("decode-0")["capacity_tokens"]
+    prompts = [prompt_of(SHORT_PROMPT, VOCAB_SIZE - 1, seed) for seed in range(NUM_GREEDY)]
+    with ThreadPoolExecutor(NUM_GREEDY) as pool:
+        answers = list(pool.map(lambda prompt: _ask(pair, prompt, LONG_ANSWER), prompts))
     for prompt, answer in zip(prompts, answers, strict=True):
-        expected = answer_in_one_piece(oracle, prompt, 250)
+        expected = answer_in_one_piece(oracle, prompt, LONG_ANSWER)
         assert answer.choices[0].text == byte_tokenizer().decode([token for token in expected if token != EOS_ID])
     pair.wait_idle()
     assert pair.worker("decode-0")["status"]["num_preemptions"] > before
