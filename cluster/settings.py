@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from cluster.sizes import parse_rate, parse_size
+from engine.prefix_cache.policy import PrefixCachePolicy
 from prefill_worker.config import Push
 from protocol.errors import ConfigError
 from protocol.wire_rule import Importance, WireCodec, WireOffer, WireRule
 from router.config import RoutingPolicy
+from scheduling.policies.choose import SERVING_POLICIES
 
 ENVIRONMENT_PREFIX = "KVFERRY_"
 INT4_BY_PROBE, INT4_ON, INT4_OFF = "probe", "on", "off"
@@ -67,6 +69,40 @@ class ServeSettings:
     )
     max_step_tokens: int = _setting(256, "token budget of one engine step; also the chunk in which prompts are read")
     max_sequences: int = _setting(64, "requests that a decode worker runs at a time")
+    prefill_policy: str = _setting(
+        "fcfs",
+        "which prompt a prefill worker reads next (docs/scheduling.md)",
+        metavar="NAME",
+        choices=SERVING_POLICIES,
+    )
+    decode_policy: str = _setting(
+        "fcfs",
+        "which request a decode worker takes in next (docs/scheduling.md)",
+        metavar="NAME",
+        choices=SERVING_POLICIES,
+    )
+    kv_reserve: float = _setting(
+        0.0,
+        "share of the predicted output for which a decode worker keeps blocks free: 0 admits early and preempts, 1 hardly "
+        "ever preempts",
+        metavar="SHARE",
+    )
+    itl_target_ms: float = _setting(
+        0.0,
+        "aim for steps of a decode worker that are no longer than this: prompts that it reads itself come in smaller chunks; "
+        "0 sets no aim",
+        metavar="MS",
+    )
+    swap_memory: str = _setting(
+        "0", "host memory of a decode worker for the KV of preempted requests; 0 computes it again", metavar="SIZE"
+    )
+    prefix_cache: bool = _setting(True, "keep the KV of prompts and answers for later prompts that begin alike")
+    prefix_cache_policy: str = _setting(
+        PrefixCachePolicy.ARC.value,
+        "which cached prefix goes first when there is need of room",
+        metavar="NAME",
+        choices=tuple(PrefixCachePolicy),
+    )
     landing_memory: str = _setting(
         "64MiB", "landing zone of a decode worker, outbox of a prefill worker", metavar="SIZE"
     )
@@ -173,7 +209,13 @@ class ServeSettings:
         for name in ("request_timeout", "startup_timeout"):
             if not 0 < getattr(self, name) < 1e9:
                 raise ConfigError(f"--{flag_of(name)} must be a positive number of seconds, got {getattr(self, name)}")
-        for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body"):
+        if not 0.0 <= self.kv_reserve <= 1.0:
+            raise ConfigError(f"--kv-reserve is a share from 0 to 1, got {self.kv_reserve}")
+        if not 0.0 <= self.itl_target_ms < 1e9:
+            raise ConfigError(
+                f"--itl-target-ms must be 0 for no target, or milliseconds above it, got {self.itl_target_ms}"
+            )
+        for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body", "swap_memory"):
             if getattr(self, name):
                 parse_size(getattr(self, name))
         if self.link_bandwidth:

@@ -124,7 +124,13 @@ class PrefillProcess(WorkerProcess):
         outbox = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
         transport = NixlTransport(self.identity, Arenas(landing=None, outbox=outbox))
         sender = Sender(self.identity, transport, outbox, PoolCodec(engine.cache.pool, engine.layout))
-        config = PrefillConfig(max_step_tokens=spec.max_step_tokens, max_sequences=spec.max_sequences, push=spec.push)
+        config = PrefillConfig(
+            max_step_tokens=spec.max_step_tokens,
+            max_sequences=spec.max_sequences,
+            policy=spec.policy,
+            push=spec.push,
+            prefix_cache=spec.prefix_cache,
+        )
         worker = PrefillWorker(self.identity, engine, sender, config)
         service = PrefillService(worker, spec.cluster_token)
         server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)
@@ -147,6 +153,11 @@ class DecodeProcess(WorkerProcess):
             max_step_tokens=max(spec.max_step_tokens, spec.max_sequences),
             max_sequences=spec.max_sequences,
             min_wire_budget=spec.min_wire_budget,
+            policy=spec.policy,
+            kv_reserve=spec.kv_reserve,
+            itl_target_s=spec.itl_target_s,
+            swap_bytes=spec.swap_bytes,
+            prefix_cache=spec.prefix_cache,
         )
         worker = DecodeWorker(self.identity, engine, receiver, config)
         service = DecodeService(worker)

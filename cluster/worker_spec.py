@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from cluster.settings import ServeSettings
 from cluster.sizes import parse_size
+from engine.prefix_cache.policy import PrefixCachePolicy
 from prefill_worker.config import Push
 from protocol.wire_rule import LOSSLESS, WireRule
 
@@ -16,7 +17,8 @@ class WorkerSpec:
     """One worker. `index` counts the workers on its host; `host_address` is what its servers listen on.
 
     `min_wire_budget` is the smallest that a request may ask for, None for that of `wire_rule`. `cluster_token` is wanted from
-    every caller; it is empty only for a worker in the process of its caller.
+    every caller; it is empty only for a worker in the process of its caller. `policy` is that of the worker's role; what else
+    is said of scheduling is in the configurations of both kinds of worker.
     """
 
     name: str
@@ -39,6 +41,11 @@ class WorkerSpec:
     wire_rule: WireRule = LOSSLESS
     min_wire_budget: float | None = None
     push: Push = Push.PLANNED
+    policy: str = "fcfs"
+    kv_reserve: float = 0.0
+    itl_target_s: float | None = None
+    swap_bytes: int = 0
+    prefix_cache: PrefixCachePolicy | None = PrefixCachePolicy.ARC
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -50,7 +57,9 @@ class WorkerSpec:
         """The spec that crossed."""
         values = json.loads(text)
         rule = WireRule.from_fields(values["wire_rule"])
-        return cls(**{**values, "wire_rule": rule, "push": Push(values["push"])})
+        kept = values["prefix_cache"]
+        prefix_cache = PrefixCachePolicy(kept) if kept else None
+        return cls(**{**values, "wire_rule": rule, "push": Push(values["push"]), "prefix_cache": prefix_cache})
 
 
 def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num_threads: int) -> WorkerSpec:
@@ -78,4 +87,9 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         wire_rule=settings.wire_rule(),
         min_wire_budget=settings.wire_offer().min_budget,
         push=Push(settings.kv_push),
+        policy=settings.prefill_policy if is_prefill else settings.decode_policy,
+        kv_reserve=settings.kv_reserve,
+        itl_target_s=settings.itl_target_ms / 1e3 or None,
+        swap_bytes=parse_size(settings.swap_memory),
+        prefix_cache=PrefixCachePolicy(settings.prefix_cache_policy) if settings.prefix_cache else None,
     )

@@ -18,11 +18,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptScores:
-    """Log-probabilities of a request's prompt, which was read here."""
+class PromptRead:
+    """A request's prompt was read here; `num_cached_tokens` of it were found in the prefix cache. `scores` are its
+    log-probabilities when they were asked for.
+    """
 
     request_id: str
-    scores: PromptLogprobs
+    num_cached_tokens: int
+    scores: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,12 @@ class Landing:
 
 @dataclass(slots=True)
 class OutletBatch:
-    """What one step has for one router. A prompt's scores come before its first token, in the same batch or earlier, and
+    """What one step has for one router. That a prompt was read comes before its first token, in the same batch or earlier, and
     so does its landing before the first token that was drawn over it.
     """
 
     landings: list[Landing] = field(default_factory=list)
-    prompts: list[PromptScores] = field(default_factory=list)
+    prompts: list[PromptRead] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
@@ -68,9 +71,9 @@ class Outlets:
         """A token for a router's request."""
         self._pending.setdefault(router_id, OutletBatch()).tokens.append(token)
 
-    def add_prompt_logprobs(self, router_id: str, request_id: str, scores: PromptLogprobs) -> None:
-        """The scores of a router's prompt; once, before its first token is added."""
-        self._pending.setdefault(router_id, OutletBatch()).prompts.append(PromptScores(request_id, scores))
+    def add_prompt(self, router_id: str, prompt: PromptRead) -> None:
+        """A router's prompt was read here; once, before its first token is added."""
+        self._pending.setdefault(router_id, OutletBatch()).prompts.append(prompt)
 
     def add_landing(self, router_id: str, landing: Landing) -> None:
         """KV of a router's request has landed."""

@@ -204,5 +204,10 @@ def _fill_delivery(delivery: pb.Delivery, batch: OutletBatch) -> None:
         for one in batch.failures
     )
     delivery.prompts.extend(
-        pb.PromptScores(request_id=one.request_id, scores=scores_to_wire(one.scores)) for one in batch.prompts
+        pb.PromptRead(
+            request_id=one.request_id,
+            num_cached_tokens=one.num_cached_tokens,
+            scores=scores_to_wire(one.scores or ()),
+        )
+        for one in batch.prompts
     )

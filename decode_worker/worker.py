@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 from decode_worker.admission import Admission
 from decode_worker.config import DecodeConfig
-from decode_worker.outlet import Outlets
+from decode_worker.outlet import Outlets, PromptRead
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence, Reservation
 from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
@@ -209,9 +209,10 @@ class DecodeWorker:
         """The sequences that get a token each, in the order of the draws: all choices of a prompt that is through."""
         if not part.draws:
             return []
-        if sequence.scores is not None:
-            scores, sequence.scores = tuple(sequence.scores), None
-            self.outlets.add_prompt_logprobs(sequence.router_id, sequence.request.request_id, scores)
+        if not sequence.num_generated:
+            scores = None if sequence.scores is None else tuple(sequence.scores)
+            sequence.scores = None
+            self.outlets.add_prompt(sequence.router_id, PromptRead(sequence.request.request_id, 0, scores))
         if sequence.record.phase is Phase.PREFILLING:
             sequence.move(now, Phase.DECODING)
         return self.admission.fork(sequence)

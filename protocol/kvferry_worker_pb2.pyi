@@ -89,7 +89,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes")
+    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes", "prefix_cache", "num_swaps", "output_length_error_octaves", "output_length_covered_ratio")
     class TransferBytesByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,10 @@ class WorkerStatus(_message.Message):
     TRANSFER_BYTES_BY_TIER_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SWAPS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_LENGTH_ERROR_OCTAVES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_LENGTH_COVERED_RATIO_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerId
     num_waiting: int
     num_running: int
@@ -141,7 +145,27 @@ class WorkerStatus(_message.Message):
     transfer_bytes_by_tier: _containers.ScalarMap[str, int]
     hidden_bytes: int
     acknowledged_bytes: int
-    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ...) -> None: ...
+    prefix_cache: PrefixCacheStatus
+    num_swaps: int
+    output_length_error_octaves: float
+    output_length_covered_ratio: float
+    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ..., prefix_cache: _Optional[_Union[PrefixCacheStatus, _Mapping]] = ..., num_swaps: _Optional[int] = ..., output_length_error_octaves: _Optional[float] = ..., output_length_covered_ratio: _Optional[float] = ...) -> None: ...
+
+class PrefixCacheStatus(_message.Message):
+    __slots__ = ("num_blocks", "num_queries", "num_query_tokens", "num_hit_tokens", "num_stored_blocks", "num_evicted_blocks")
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUERY_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STORED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_EVICTED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    num_blocks: int
+    num_queries: int
+    num_query_tokens: int
+    num_hit_tokens: int
+    num_stored_blocks: int
+    num_evicted_blocks: int
+    def __init__(self, num_blocks: _Optional[int] = ..., num_queries: _Optional[int] = ..., num_query_tokens: _Optional[int] = ..., num_hit_tokens: _Optional[int] = ..., num_stored_blocks: _Optional[int] = ..., num_evicted_blocks: _Optional[int] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("peer", "transport", "bytes_per_second")
@@ -188,7 +212,7 @@ class LogitBias(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs", "kv_wire_budget")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "min_tokens", "num_choices", "num_continued", "num_prompt_logprobs", "kv_wire_budget", "priority", "cache_salt")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +223,8 @@ class Generation(_message.Message):
     NUM_CONTINUED_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     KV_WIRE_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -209,7 +235,9 @@ class Generation(_message.Message):
     num_continued: int
     num_prompt_logprobs: int
     kv_wire_budget: float
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ..., kv_wire_budget: _Optional[float] = ...) -> None: ...
+    priority: int
+    cache_salt: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., num_continued: _Optional[int] = ..., num_prompt_logprobs: _Optional[int] = ..., kv_wire_budget: _Optional[float] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("request_id", "prefill_worker", "decode_worker", "generation", "slots", "slot_bytes", "first_token", "num_tokens", "chunk_tokens", "dtype", "lease_s", "rule", "tail_tokens")
@@ -406,7 +434,7 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel", "pace", "deadline_s")
+    __slots__ = ("number", "reserve", "decode", "generate", "prefill", "cancel", "pace", "prefix_snapshot", "deadline_s")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +442,7 @@ class Order(_message.Message):
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     number: int
     reserve: ReserveRequest
@@ -422,8 +451,9 @@ class Order(_message.Message):
     prefill: PrefillRequest
     cancel: CancelRequest
     pace: PaceOrder
+    prefix_snapshot: PrefixSnapshotOrder
     deadline_s: float
-    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., pace: _Optional[_Union[PaceOrder, _Mapping]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., decode: _Optional[_Union[DecodeRequest, _Mapping]] = ..., generate: _Optional[_Union[Generation, _Mapping]] = ..., prefill: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., pace: _Optional[_Union[PaceOrder, _Mapping]] = ..., prefix_snapshot: _Optional[_Union[PrefixSnapshotOrder, _Mapping]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class OrderBatch(_message.Message):
     __slots__ = ("orders",)
@@ -453,21 +483,83 @@ class Answer(_message.Message):
     prefill: PrefillReply
     def __init__(self, number: _Optional[int] = ..., failure: _Optional[_Union[OrderFailure, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., prefill: _Optional[_Union[PrefillReply, _Mapping]] = ...) -> None: ...
 
+class PrefixSnapshotOrder(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrefixStored(_message.Message):
+    __slots__ = ("parent", "hashes")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    parent: bytes
+    hashes: bytes
+    def __init__(self, parent: _Optional[bytes] = ..., hashes: _Optional[bytes] = ...) -> None: ...
+
+class PrefixEvicted(_message.Message):
+    __slots__ = ("hashes",)
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    hashes: bytes
+    def __init__(self, hashes: _Optional[bytes] = ...) -> None: ...
+
+class PrefixCleared(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrefixEvent(_message.Message):
+    __slots__ = ("stored", "evicted", "cleared")
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    stored: PrefixStored
+    evicted: PrefixEvicted
+    cleared: PrefixCleared
+    def __init__(self, stored: _Optional[_Union[PrefixStored, _Mapping]] = ..., evicted: _Optional[_Union[PrefixEvicted, _Mapping]] = ..., cleared: _Optional[_Union[PrefixCleared, _Mapping]] = ...) -> None: ...
+
+class PrefixEvents(_message.Message):
+    __slots__ = ("first_number", "events")
+    FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    first_number: int
+    events: _containers.RepeatedCompositeFieldContainer[PrefixEvent]
+    def __init__(self, first_number: _Optional[int] = ..., events: _Optional[_Iterable[_Union[PrefixEvent, _Mapping]]] = ...) -> None: ...
+
+class PrefixSnapshotPart(_message.Message):
+    __slots__ = ("next_number", "hashes", "is_first", "is_last")
+    NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    IS_FIRST_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    next_number: int
+    hashes: bytes
+    is_first: bool
+    is_last: bool
+    def __init__(self, next_number: _Optional[int] = ..., hashes: _Optional[bytes] = ..., is_first: _Optional[bool] = ..., is_last: _Optional[bool] = ...) -> None: ...
+
+class PrefixNews(_message.Message):
+    __slots__ = ("events", "snapshot")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    events: PrefixEvents
+    snapshot: PrefixSnapshotPart
+    def __init__(self, events: _Optional[_Union[PrefixEvents, _Mapping]] = ..., snapshot: _Optional[_Union[PrefixSnapshotPart, _Mapping]] = ...) -> None: ...
+
 class Delivery(_message.Message):
-    __slots__ = ("answers", "tokens", "failures", "prompts", "landings", "progress")
+    __slots__ = ("answers", "tokens", "failures", "prompts", "landings", "progress", "prefix")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     LANDINGS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
-    prompts: _containers.RepeatedCompositeFieldContainer[PromptScores]
+    prompts: _containers.RepeatedCompositeFieldContainer[PromptRead]
     landings: _containers.RepeatedCompositeFieldContainer[Landing]
     progress: _containers.RepeatedCompositeFieldContainer[TransferProgress]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[TransferProgress, _Mapping]]] = ...) -> None: ...
+    prefix: _containers.RepeatedCompositeFieldContainer[PrefixNews]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptRead, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[TransferProgress, _Mapping]]] = ..., prefix: _Optional[_Iterable[_Union[PrefixNews, _Mapping]]] = ...) -> None: ...
 
 class TransferProgress(_message.Message):
     __slots__ = ("request_id", "acknowledged_bytes", "seconds", "is_ended")
@@ -491,13 +583,15 @@ class Landing(_message.Message):
     half_bytes: int
     def __init__(self, request_id: _Optional[str] = ..., wire_bytes: _Optional[int] = ..., half_bytes: _Optional[int] = ...) -> None: ...
 
-class PromptScores(_message.Message):
-    __slots__ = ("request_id", "scores")
+class PromptRead(_message.Message):
+    __slots__ = ("request_id", "scores", "num_cached_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     scores: _containers.RepeatedCompositeFieldContainer[TokenScore]
-    def __init__(self, request_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ...) -> None: ...
+    num_cached_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[TokenScore, _Mapping]]] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestFailure(_message.Message):
     __slots__ = ("request_id", "code", "message")

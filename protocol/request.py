@@ -12,6 +12,8 @@ MAX_SEED = 2**63 - 1
 MAX_CHOICES = 128
 """Most answers to one prompt, as in OpenAI's API."""
 MAX_LOGIT_BIASES = 1024
+MAX_CACHE_SALT_CHARS = 256
+MAX_PRIORITY = 2**31 - 1
 MAX_PROMPT_LOGPROB_ENTRIES = 500_000
 """Most log-probabilities of prompt tokens in one request: they travel in one message."""
 
@@ -110,7 +112,8 @@ class GenerateRequest:
     `num_choices` answers are drawn, each with a seed of its own. The last `num_continued` tokens of the prompt belong to
     an answer that another worker began; `stop` counts from the prompt's end all the same. With `num_prompt_logprobs` the
     prompt's own tokens are scored, with that many of the most likely ones beside each. `kv_wire_budget` is how many bytes
-    its KV may have on the wire, over those of 16 bits; 1 is lossless, None leaves it to the server.
+    its KV may have on the wire, over those of 16 bits; 1 is lossless, None leaves it to the server. A smaller `priority` goes
+    first, where the policy asks for it. Prompts with different `cache_salt` share no cached prefix.
     """
 
     request_id: str
@@ -121,6 +124,8 @@ class GenerateRequest:
     num_continued: int = 0
     num_prompt_logprobs: int | None = None
     kv_wire_budget: float | None = None
+    priority: int = 0
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -129,6 +134,12 @@ class GenerateRequest:
         _in_range("num_continued", self.num_continued, 0, len(self.prompt_token_ids))
         if self.kv_wire_budget is not None:
             _in_range("kv_wire_budget", self.kv_wire_budget, 0.0, 1.0, is_low_open=True)
+        _in_range("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
+        if len(self.cache_salt) > MAX_CACHE_SALT_CHARS:
+            raise BadRequest(
+                f"cache_salt has {len(self.cache_salt)} characters; at most {MAX_CACHE_SALT_CHARS} are allowed",
+                param="cache_salt",
+            )
         if self.num_prompt_logprobs is not None:
             _in_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_LOGPROBS)
             num_entries = self.num_prompt_tokens * (self.num_prompt_logprobs + 1)

@@ -83,6 +83,8 @@ def generation_to_wire(request: GenerateRequest) -> pb.Generation:
         num_continued=request.num_continued,
         num_prompt_logprobs=request.num_prompt_logprobs,
         kv_wire_budget=request.kv_wire_budget,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
     )
 
 
@@ -97,6 +99,8 @@ def generation_from_wire(message: pb.Generation) -> GenerateRequest:
         num_continued=message.num_continued,
         num_prompt_logprobs=message.num_prompt_logprobs if message.HasField("num_prompt_logprobs") else None,
         kv_wire_budget=message.kv_wire_budget if message.HasField("kv_wire_budget") else None,
+        priority=message.priority,
+        cache_salt=message.cache_salt,
     )
 
 

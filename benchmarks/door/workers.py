@@ -68,8 +68,8 @@ class _FakeWorker(rpc.WorkerServicer):
                 _answer(session, order, reply, lambda answer, reply: answer.prefill.CopyFrom(reply))
                 if order.prefill.HasField("plan"):
                     session.deliver(_progress(order.prefill.generation.request_id))
-            case "pace":
-                pass  # nothing is on its way
+            case "pace" | "prefix_snapshot":
+                pass  # nothing is on its way, and nothing is kept
             case "reserve":
                 ticket = self.source.reserve(order.reserve, self.wire_identity, session.router_id)
                 _answer(session, order, ticket, lambda answer, ticket: answer.ticket.CopyFrom(ticket))
@@ -77,6 +77,8 @@ class _FakeWorker(rpc.WorkerServicer):
                 self.source.decode(order.decode)
                 session.done(order.number)
             case "generate":
+                request_id = order.generate.request_id
+                session.deliver(lambda delivery: delivery.prompts.extend([pb.PromptRead(request_id=request_id)]))
                 self.source.generate(order.generate, session.router_id)
                 session.done(order.number)
             case _:

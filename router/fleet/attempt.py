@@ -17,10 +17,10 @@ from protocol.errors import (
     WorkerUnavailable,
 )
 from protocol.pace import TransferPlan
-from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
+from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from router.fleet.books import AttemptBooks
-from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptRead, TokenInbox
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 from router.fleet.question import wire_bytes
@@ -151,23 +151,21 @@ class Attempt:
             return
         books.reads_itself()
         await decode.client.generate(self.request, self._remaining_s())
-        yield [GenerationStart(0, await self._prompt_scores(decode, inbox))]
+        read = await self._prompt_read(decode, inbox)
+        wants_scores = self.request.num_prompt_logprobs is not None
+        yield [GenerationStart(read.num_cached_tokens, read.scores if wants_scores else None)]
 
-    async def _prompt_scores(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptLogprobs | None:
-        if self.request.num_prompt_logprobs is None:
-            return None
+    async def _prompt_read(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptRead:
         landed: list[InboxItem] = []  # of an earlier try with a prefill worker
         while True:
             while not (items := inbox.take()):
                 await inbox.arrival()
             for number, item in enumerate(items):
-                if isinstance(item, PromptScored):
+                if isinstance(item, PromptRead):
                     inbox.put_back([*landed, *items[number + 1 :]])
-                    return item.scores
+                    return item
                 if isinstance(item, GeneratedToken):
-                    raise KvferryError(
-                        f"{decode.name} sent no log-probabilities of the prompt although they were asked for"
-                    )
+                    raise KvferryError(f"{decode.name} sent a token of a prompt before it said that it had read it")
                 landed.append(item)
 
     async def _reserve(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> Ticket | None:

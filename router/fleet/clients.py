@@ -31,13 +31,16 @@ class PrefillOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptScored:
-    """The log-probabilities of a prompt that a decode worker read itself; they come before its first token."""
+class PromptRead:
+    """A decode worker has read a prompt itself, of which `num_cached_tokens` came from its prefix cache; `scores` are its
+    log-probabilities, empty when they were not asked for. It comes before the first token.
+    """
 
+    num_cached_tokens: int
     scores: PromptLogprobs
 
 
-InboxItem = GeneratedToken | PromptScored | KvLanded
+InboxItem = GeneratedToken | PromptRead | KvLanded
 MAX_TOGETHER = 64
 """Tokens that are handed on at once, so that a burst for one request does not hold up the others."""
 
@@ -54,7 +57,7 @@ class TokenInbox:
         self._is_woken = False
 
     def put(self, item: InboxItem | KvferryError) -> None:
-        """Adds a token, the prompt's log-probabilities, that its KV has landed, or the error that ends the request."""
+        """Adds a token, that the prompt was read, that its KV has landed, or the error that ends the request."""
         self._items.append(item)
         self.wake()
 

@@ -34,7 +34,7 @@ from protocol.wire import (
     token_to_wire,
     worker_id_to_wire,
 )
-from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.clients import PrefillOutcome, PromptRead, TokenInbox
 from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
 from router.generation import KvLanded
 
@@ -252,7 +252,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
                 inbox.put(KvLanded(landing.wire_bytes, landing.half_bytes))
         for prompt in delivery.prompts:
             if (inbox := self._inboxes.get(prompt.request_id)) is not None:
-                inbox.put(PromptScored(scores_from_wire(prompt.scores)))
+                inbox.put(PromptRead(prompt.num_cached_tokens, scores_from_wire(prompt.scores)))
         for message in delivery.tokens:
             if (inbox := self._inboxes.get(message.request_id)) is not None:
                 inbox.put(token_from_wire(message))

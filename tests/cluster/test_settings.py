@@ -45,7 +45,8 @@ def test_every_setting_has_its_flag_and_its_variable() -> None:
             else (field.metadata["choices"] or (words.get(field.name, "1MiB"),))[-1]
         )
         given = [] if isinstance(field.default, bool) else [value]
-        flag = f"--{flag_of(field.name)}" if given else f"--no-{flag_of(field.name)}"
+        is_off = field.default is False
+        flag = f"--no-{flag_of(field.name)}" if is_off else f"--{flag_of(field.name)}"
         for argv, environment in (([flag, *given], {}), ([], {environment_of(field.name): value})):
             rest = [*(["m"] if field.name != "model" else []), *together.get(field.name, [])]
             settings = _load(*argv, *rest, environment=environment)

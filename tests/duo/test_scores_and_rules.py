@@ -104,6 +104,7 @@ def test_scores_after_preemption(whole: dict[int, PromptLogprobs]) -> None:
         (scores,) = [
             prompt.scores for batch in batches for prompt in batch.prompts if prompt.request_id == one.request_id
         ]
+        assert scores is not None
         check_close(scores, whole[one.num_prompt_tokens])
         first = next(batch for batch in batches if any(token.request_id == one.request_id for token in batch.tokens))
         assert [prompt.request_id for prompt in first.prompts].count(one.request_id) == 1

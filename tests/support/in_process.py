@@ -19,7 +19,7 @@ from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
-from router.fleet.clients import PrefillOutcome, PromptScored, TokenInbox
+from router.fleet.clients import PrefillOutcome, PromptRead, TokenInbox
 from router.generation import KvLanded
 from transfer.landing_contract import LandingRequest
 
@@ -196,7 +196,7 @@ class InProcessDecode(_InProcess):
                 self._inboxes[landing.request_id].put(KvLanded(landing.wire_bytes, landing.half_bytes))
         for prompt in batch.prompts:
             if prompt.request_id in self._inboxes:
-                self._inboxes[prompt.request_id].put(PromptScored(prompt.scores))
+                self._inboxes[prompt.request_id].put(PromptRead(prompt.num_cached_tokens, prompt.scores or ()))
         for token in batch.tokens:
             if token.request_id in self._inboxes:
                 self._inboxes[token.request_id].put(token)

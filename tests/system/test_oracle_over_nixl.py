@@ -98,7 +98,7 @@ def test_forced_preemption(pair: Serving, oracle: Engine) -> None:
     Prompts are short and answers long: all are admitted before the first has grown, however quick the workers are.
     """
     before = pair.worker("decode-0")["status"]["num_preemptions"]
-    assert NUM_GREEDY * (SHORT_PROMPT + LONG_ANSWER) > pair.worker("decode-0")["capacity_tokens"]
+    assert pair.worker("decode-0")["capacity_tokens"] < NUM_GREEDY * (SHORT_PROMPT + LONG_ANSWER)
     prompts = [prompt_of(SHORT_PROMPT, VOCAB_SIZE - 1, seed) for seed in range(NUM_GREEDY)]
     with ThreadPoolExecutor(NUM_GREEDY) as pool:
         answers = list(pool.map(lambda prompt: _ask(pair, prompt, LONG_ANSWER), prompts))
