@@ -32,7 +32,8 @@ RAMP_STEPS = 2
 """So many full steps are cut up to start early."""
 NARROW_HEADROOM, EVEN_HEADROOM = 0.8, 1.1
 """Below the first, starting early gains more than it costs; above the second a small end does. In between neither: the link is
-busy nearly all the time, and what is left for the end is left by the link, not by the last step.
+busy nearly all the time, and what is left for the end is left by the link, not by the last step. Not so for a prompt of
+`RAMP_STEPS` full steps or fewer: in one piece nothing of it would hide, so that it starts early up to the second.
 """
 AMPLE_HEADROOM = 40.0
 """Over a link so fast what a whole step produced crosses while a few tokens would be computed: one more step costs a short
@@ -62,7 +63,7 @@ class ShippedPrompt:
         num_left, before_tail = self.num_tokens - num_computed, self.tail_start - num_computed
         if before_tail <= 0 or not self._pays:
             return num_left
-        if self.headroom < NARROW_HEADROOM:
+        if self.headroom < self._narrow_headroom:
             wanted = self._until_dry(num_computed)
             return (
                 num_left if num_left - wanted < MIN_STEP_TOKENS else self._to_chunk_end(num_computed, wanted, num_left)
@@ -79,7 +80,12 @@ class ShippedPrompt:
         is_long = self.num_tokens >= LONG_STEPS * self.full_step_tokens
         if not 0.0 < self.headroom < AMPLE_HEADROOM:
             return self.headroom > 0.0 and is_long
-        return not NARROW_HEADROOM <= self.headroom < EVEN_HEADROOM
+        return not self._narrow_headroom <= self.headroom < EVEN_HEADROOM
+
+    @property
+    def _narrow_headroom(self) -> float:
+        """Below it the prompt is read so that the link starts early."""
+        return EVEN_HEADROOM if self.num_tokens <= RAMP_STEPS * self.full_step_tokens else NARROW_HEADROOM
 
     def _until_dry(self, num_computed: int) -> float:
         """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed."""

@@ -82,6 +82,19 @@ def test_a_fast_link_costs_one_more_step() -> None:
 
 
 @pytest.mark.parametrize("headroom", [0.8, 0.9, 1.0, 1.09])
+def test_a_short_prompt_starts_early_over_a_link_about_as_fast_as_its_prefill(headroom: float) -> None:
+    """In one piece, or two, it would hide next to nothing; cut, its KV is there sooner."""
+    for num_tokens in (256, 320, 512):
+        ticket = _ticket(num_tokens)
+        steps = _steps(_shipped(ticket, headroom))
+        whole = [MAX_STEP_TOKENS] * (num_tokens // MAX_STEP_TOKENS) + [num_tokens % MAX_STEP_TOKENS]
+        _, cut_end = _crossing(ticket, steps, headroom)
+        _, whole_end = _crossing(ticket, [one for one in whole if one], headroom)
+        assert steps[0] == FIRST_STEP_TOKENS
+        assert cut_end <= 0.97 * whole_end
+
+
+@pytest.mark.parametrize("headroom", [0.8, 0.9, 1.0, 1.09])
 def test_a_link_about_as_fast_as_the_prefill_changes_no_step(headroom: float) -> None:
     """What is left at the end is left by the link."""
     assert _steps(_shipped(_ticket(1000), headroom)) == [256, 256, 256, 232]

@@ -13,9 +13,9 @@ A window holds one rate on three things: the source's egress, the destination's 
 * A lease that is not released by its predicted end holds nothing after it until it reports progress; then it gets what is free.
   Progress also hands a lease what others gave back, and never takes away the rate of a shorter one.
 
-A floor that a lease holds now is never taken: beside short ones it moves at least at a sixteenth of what it would have alone,
-and ends within sixteen times that time, as long as the port is not sold for longer ahead than the lease was planned. A port has
-at most sixteen floors at a time. A lease beyond them, or behind its predicted end on a port that is sold out, holds nothing and
+A floor that a lease holds now is never taken: beside short ones it moves at least at a thirty-second of what it would have
+alone, and ends within 32 times that time, as long as the port is not sold for longer ahead than the lease was planned. A port
+has at most 32 floors at a time. A lease beyond them, or behind its predicted end on a port that is sold out, holds nothing and
 moves by the least allowance of `paces.py` until something becomes free: that, not the floor, is what always ends a transfer.
 
 Pure: no clock, no I/O. That the shortest remaining goes first is long known (SRPT); how it is done here, by leases that yield
@@ -34,7 +34,7 @@ from transfer.planner.paces import MIN_SHARE
 from transfer.planner.packet_search import Key, Resource, Search
 from transfer.planner.profile import RateProfile
 
-FLOOR_SHARE = 1 / 16
+FLOOR_SHARE = 1 / 32
 """What a lease keeps of the narrowest place on its way when it yields."""
 MIN_GAIN = 1 / 64
 """Nobody is made to yield for less than this part of the time that a transfer takes."""

@@ -138,7 +138,7 @@ class _FabricMachine(RuleBasedStateMachine):
         """What others hold now after one of `num_bytes` was planned: a shorter one what it held, a longer one its floor."""
         for lease_id, held in before.leases.items():
             had, has = held.bytes_per_second(now), self.fabric.leases[lease_id].bytes_per_second(now)
-            floor = max(1, held.pair.max_bytes_per_second // 16)
+            floor = max(1, held.pair.max_bytes_per_second // 32)
             if lease_id != progressed:
                 assert has >= (min(had, floor) if held.remaining_bytes > num_bytes else had)
 

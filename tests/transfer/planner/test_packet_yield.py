@@ -9,7 +9,7 @@ from tests.transfer.planner.demands import MB, demand, pair
 from transfer.planner.lease import Lease, TransferDemand
 from transfer.planner.packet import PacketFabric
 
-FLOOR = 100 * MB // 16
+FLOOR = 100 * MB // 32
 LINKS = PacketFabric()
 
 
@@ -24,7 +24,7 @@ def test_a_short_newcomer_beside_a_long_transfer_gets_nearly_all_of_the_port() -
     fabric, short = sold(fabric, demand(15 * MB, way=("p1", "d0")))
     yielded = fabric.leases[long.lease_id]
     assert short.bytes_per_second(0.0) >= 7 / 8 * 100 * MB
-    assert [each.bytes_per_second for each in yielded.windows] == [FLOOR, 15 * FLOOR]
+    assert [each.bytes_per_second for each in yielded.windows] == [FLOOR, 31 * FLOOR]
     assert yielded.windows[0].end == short.predicted_end
     assert sum(each.num_bytes for each in yielded.windows) == 1000 * MB
 
@@ -44,7 +44,7 @@ def test_a_longer_newcomer_takes_what_is_free() -> None:
     fabric, short = sold(LINKS, demand(100 * MB))
     fabric, long = sold(fabric, demand(1000 * MB, way=("p1", "d0")))
     assert fabric.leases[short.lease_id] == short
-    assert long.bytes_per_second(0.0) == 100 * MB - 15 * FLOOR
+    assert long.bytes_per_second(0.0) == 100 * MB - 31 * FLOOR
 
 
 def test_many_short_ones_never_take_the_floor_of_a_long_one() -> None:
@@ -62,7 +62,7 @@ def test_many_short_ones_never_take_the_floor_of_a_long_one() -> None:
                 fabric = fabric.release(lease.lease_id, now)
         fabric, _ = fabric.progress(long.lease_id, int(done), now)
     assert num_shorts > 400
-    assert now <= 16 * 0.5 + 0.02
+    assert now <= 32 * 0.5 + 0.02
 
 
 def test_a_lease_gets_back_what_is_free_with_its_next_progress() -> None:
@@ -73,7 +73,7 @@ def test_a_lease_gets_back_what_is_free_with_its_next_progress() -> None:
     assert fabric.leases[long.lease_id].bytes_per_second(0.5) == FLOOR
     _, regained = fabric.progress(long.lease_id, 3 * MB, 0.5)
     assert regained is not None
-    assert regained.bytes_per_second(0.5) == 15 * FLOOR
+    assert regained.bytes_per_second(0.5) == 31 * FLOOR
 
 
 def test_progress_of_a_longer_lease_leaves_the_shorter_what_it_holds() -> None:
@@ -90,10 +90,10 @@ def test_a_lease_that_has_become_shorter_makes_the_other_yield() -> None:
     """It had to wait as the longer one; now less of it is left."""
     fabric, first = sold(LINKS, demand(300 * MB))
     fabric, second = sold(fabric, demand(320 * MB, way=("p1", "d0")))
-    assert second.bytes_per_second(0.0) == 100 * MB - 15 * FLOOR
+    assert second.bytes_per_second(0.0) == 100 * MB - 31 * FLOOR
     fabric, moved = fabric.progress(second.lease_id, 200 * MB, 1.0)
     assert moved is not None
-    assert moved.bytes_per_second(1.0) == 15 * FLOOR
+    assert moved.bytes_per_second(1.0) == 31 * FLOOR
     assert fabric.leases[first.lease_id].bytes_per_second(1.0) == FLOOR
 
 
@@ -131,6 +131,6 @@ def test_what_a_lease_yields_on_one_port_others_may_have_on_its_other() -> None:
     fabric, long = sold(LINKS, demand(1000 * MB, way=("p0", "d0")))
     fabric, short = sold(fabric, demand(15 * MB, way=("p0", "d1")))
     _, other = sold(fabric, demand(2000 * MB, way=("p1", "d0")))
-    assert other.bytes_per_second(0.0) == 15 * FLOOR
+    assert other.bytes_per_second(0.0) == 31 * FLOOR
     assert short.predicted_end == other.windows[0].end
     assert fabric.leases[long.lease_id].bytes_per_second(0.0) == FLOOR
