@@ -14,6 +14,7 @@ from decode_worker.config import DecodeConfig
 from decode_worker.forking import fork, num_blocks_to_start, release_all, take_tables
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence
+from decode_worker.swapping import Swapping
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
 from protocol.errors import BadRequest, KvferryError, OutOfSlots, PromptTooLong, StaleTicket
@@ -21,7 +22,7 @@ from protocol.ids import wire_id
 from protocol.phase import Phase
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.wire_rule import WireOffer
-from scheduling.admission import has_headroom
+from scheduling.admission import blocks_ahead, has_headroom
 from transfer.codec.budget import sixteen_bit_bytes
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingEnded, LandingRequest
@@ -36,7 +37,7 @@ class _Landing:
 
 
 class Admission:
-    """Blocks for resumed requests first, then for local prompts and reservations in the order of their arrival."""
+    """Blocks for resumed requests first, then for local prompts and reservations in the order of the policy."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Admission:
         pool: BlockPool,
         receiver: Receiver,
         roster: Roster,
+        swapping: Swapping,
         config: DecodeConfig,
     ) -> None:
         self.num_transfers = 0
@@ -56,6 +58,7 @@ class Admission:
         self._pool = pool
         self._receiver = receiver
         self._roster = roster
+        self._swapping = swapping
         self._sequences = roster.sequences
         self._config = config
         self._offer = WireOffer(receiver.config.rule, config.min_wire_budget)
@@ -69,13 +72,13 @@ class Admission:
     @property
     def num_waiting(self) -> int:
         """Requests, and answers that were preempted, that hold no blocks."""
-        sequences = [*self._sequences.values()]  # a copy: other threads ask
-        return sum(one.record.phase in (Phase.WAITING, Phase.PREEMPTED) for one in sequences)
+        return len(self._roster.line)
 
     @property
     def num_running(self) -> int:
         """Answers that hold blocks."""
-        return sum(len(one.choices) for one in [*self._sequences.values()] if one.has_blocks)
+        running = [*self._roster.running.values()]  # a copy: other threads ask
+        return sum(len(one.choices) for one in running if one.has_blocks)
 
     def check(self, request: GenerateRequest) -> None:
         """Raises `BadRequest`, or `PromptTooLong` when prompt and one answer could not be held even alone."""
@@ -106,20 +109,27 @@ class Admission:
         """Gives blocks away as far as they go. Nobody overtakes a request that has to wait for blocks; one that waits for
         landing slots is overtaken by those that need none.
         """
+        if not self._roster.line or (num_running := self.num_running) >= self._config.max_sequences:
+            return
+        num_kept = sum(self._num_kept_for(one) for one in self._roster.running.values() if one.has_blocks)
+        if num_running and not has_headroom(1, self._pool.num_free, num_kept):
+            return  # nobody needs less
         is_out_of_slots = False
-        waiting = [one for one in self._sequences.values() if one.record.phase in (Phase.PREEMPTED, Phase.WAITING)]
-        waiting.sort(key=lambda one: (one.record.phase is Phase.WAITING, one.arrival))
-        for sequence in waiting:
+        for sequence_id in self._roster.line.order(self._roster.in_phase(Phase.PREFILLING), now):
+            sequence = self._sequences[sequence_id]
             if is_out_of_slots and sequence.wants_ticket:
                 continue
             num_needed = self._num_blocks_to_start(len(sequence.tokens), len(sequence.choices))
-            num_running = self.num_running
-            is_room = has_headroom(num_needed, self._pool.num_free, num_running)
+            num_free, num_ahead = self._pool.num_free, self._num_ahead(sequence)
             # Alone, a request needs no headroom: `check` has seen to it that it can be held.
-            is_room = is_room or (num_running == 0 and not self._landings and num_needed <= self._pool.num_free)
+            is_alone = num_running == 0 and not self._landings
+            is_room = num_needed <= num_free if is_alone else has_headroom(num_needed + num_ahead, num_free, num_kept)
             if num_running + len(sequence.choices) > self._config.max_sequences or not is_room:
                 return
             is_out_of_slots |= not self._start(sequence, now)
+            if sequence.has_blocks:
+                num_running += len(sequence.choices)
+                num_kept += self._num_kept_for(sequence)
 
     def settle_landings(self, now: float) -> None:
         """Passes the blocks of ended landings on."""
@@ -167,7 +177,8 @@ class Admission:
     def fork(self, sequence: DecodeSequence) -> list[DecodeSequence]:
         """The sequence's choices as sequences of their own, itself for the first of them."""
         forked = fork(sequence, self._engine)
-        self._sequences.update((one.sequence_id, one) for one in forked)
+        for one in forked if len(forked) > 1 else ():
+            self._roster.place(one)
         return forked
 
     def _join_if_ready(self, sequence: DecodeSequence, now: float) -> None:
@@ -177,7 +188,8 @@ class Admission:
         sequence.kv_due_at = None
         sequence.reservation = None
         sequence.move(now, Phase.DECODING if sequence.tables else Phase.WAITING)
-        self.fork(sequence)
+        for one in fork(sequence, self._engine):
+            self._roster.place(one)
 
     def _is_ticket_of(self, sequence: DecodeSequence, generation: int) -> bool:
         """Whether the request was granted this ticket."""
@@ -187,13 +199,23 @@ class Admission:
     def _num_blocks_to_start(self, num_tokens: int, num_choices: int) -> int:
         return num_blocks_to_start(num_tokens, num_choices, self._engine.layout.block_size)
 
+    def _num_ahead(self, sequence: DecodeSequence) -> int:
+        """Blocks for the reserved share of what each answer is expected to have more."""
+        block_size, reserve = self._engine.layout.block_size, self._config.kv_reserve
+        ahead = blocks_ahead(len(sequence.tokens), sequence.num_output_left, block_size, reserve)
+        return len(sequence.choices) * ahead
+
+    def _num_kept_for(self, sequence: DecodeSequence) -> int:
+        """Blocks that are kept free for a sequence that has its own: at least the next one of each answer."""
+        return max(len(sequence.choices), self._num_ahead(sequence))
+
     def _start(self, sequence: DecodeSequence, now: float) -> bool:
         """Takes the blocks; false when it has to wait for landing slots."""
         block_size = self._engine.layout.block_size
         tables = take_tables(self._pool, block_size, len(sequence.tokens), len(sequence.choices))
         if not sequence.wants_ticket:
             sequence.tables = tables
-            sequence.move(now, Phase.PREFILLING)
+            self._go_on(sequence, now)
             return True
         try:
             self._grant(sequence, tables, now)
@@ -204,6 +226,13 @@ class Admission:
             release_all(tables)
             self._roster.end(sequence, Phase.FAILED, now, error)
         return True
+
+    def _go_on(self, sequence: DecodeSequence, now: float) -> None:
+        """With its blocks: to read what has no KV, or to decode if all that was known has come back from where it was kept."""
+        is_back = self._swapping.bring_back(sequence)
+        is_decoding = is_back and sequence.num_generated > 0 and sequence.num_cached == len(sequence.tokens) - 1
+        sequence.move(now, Phase.DECODING if is_decoding else Phase.PREFILLING)
+        self._roster.place(sequence)
 
     def _grant(self, sequence: DecodeSequence, tables: list[BlockTable], now: float) -> None:
         reservation = sequence.reservation
@@ -223,6 +252,7 @@ class Admission:
         self._landings[ticket.generation] = _Landing(sequence, tables)
         sequence.landing_generation = ticket.generation
         sequence.move(now, Phase.LANDING)
+        self._roster.place(sequence)
         if reservation.ticket.set_running_or_notify_cancel():
             reservation.ticket.set_result(ticket)
         else:

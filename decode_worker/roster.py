@@ -1,24 +1,41 @@
 """Who is on a decode worker, and how they leave: finished, failed, cancelled whole or one choice at a time.
 
-A request's sequences are found by its id, forked or not. Blocks go at once, or with the landing that still owns them.
+A request's sequences are found by its id, forked or not. Blocks go at once, or with the landing that still owns them. Who
+waits for blocks is in the line, everybody else is running.
 """
 
 from __future__ import annotations
 
+from decode_worker.line import Line
 from decode_worker.outlet import Landing, Outlets
 from decode_worker.sequence import DecodeSequence
 from protocol.errors import Cancelled, KvferryError
 from protocol.phase import Phase
 from transfer.landing import Receiver
 
+_WITHOUT_BLOCKS = frozenset({Phase.WAITING, Phase.PREEMPTED})
+
 
 class Roster:
     """The sequences, by their ids; what has landed and what ends with an error is told to its router through `outlets`."""
 
-    def __init__(self, receiver: Receiver, outlets: Outlets) -> None:
+    def __init__(self, receiver: Receiver, outlets: Outlets, line: Line) -> None:
         self.sequences: dict[str, DecodeSequence] = {}
+        self.line = line
+        self.running: dict[str, DecodeSequence] = {}
         self._receiver = receiver
         self._outlets = outlets
+
+    def place(self, sequence: DecodeSequence) -> None:
+        """Puts a sequence, new or not, where its phase says: into the line, or among those that run."""
+        sequence_id = sequence.sequence_id
+        self.sequences[sequence_id] = sequence
+        if sequence.record.phase in _WITHOUT_BLOCKS:
+            self.running.pop(sequence_id, None)
+            self.line.put(sequence)
+        else:
+            self.line.take_out(sequence_id)
+            self.running[sequence_id] = sequence
 
     def of_request(self, request_id: str) -> list[DecodeSequence]:
         """The sequences of a request, none if it is not here."""
@@ -29,8 +46,8 @@ class Roster:
         return [one for one in self.sequences.values() if one.router_id == router_id]
 
     def in_phase(self, phase: Phase) -> list[DecodeSequence]:
-        """The sequences in a phase, oldest first."""
-        found = [one for one in self.sequences.values() if one.record.phase is phase]
+        """The sequences in one of the phases after waiting, oldest first."""
+        found = [one for one in self.running.values() if one.record.phase is phase]
         return sorted(found, key=lambda one: one.arrival)
 
     def cancel(self, request_id: str, choice: int | None, now: float) -> bool:
@@ -40,6 +57,8 @@ class Roster:
         for sequence in known:
             if choice is not None and len(sequence.choices) > 1:
                 sequence.drop_choice(choice)
+                if sequence.sequence_id in self.line:
+                    self.line.put(sequence)  # there is less to do of it
             else:
                 self.end(sequence, Phase.CANCELLED, now, error)
         return bool(known)
@@ -60,6 +79,8 @@ class Roster:
         """Takes a sequence out. Its blocks go at once, or when its landing has let go of them."""
         sequence.move(now, phase)
         del self.sequences[sequence.sequence_id]
+        self.running.pop(sequence.sequence_id, None)
+        self.line.take_out(sequence.sequence_id)
         if sequence.reservation is not None and error is not None:
             sequence.reservation.fail(error)
         if sequence.landing_generation is not None:

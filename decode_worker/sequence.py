@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.batch import Draw, PromptScoring, SequenceSlice
 from engine.block_pool import BlockTable
+from engine.swap_space import SwappedKv
 from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GenerateRequest, SamplingParams, TokenLogprobs
@@ -36,6 +37,10 @@ class DecodeSequence:
     Between a granted ticket and the end of its landing (`landing_generation` is set meanwhile) the landing owns them.
     `arrival` is the first of as many numbers as the request has choices. `first_tokens` are those of a prefill worker, by
     choice, until the fork. `scores` are collected while the prompt is read here, if they are wanted and not sent yet.
+
+    `arrival_s` is when it came; `num_predicted_output` what each answer is expected to have, 0 for not known;
+    `num_cached_at_start` how much of the prompt was found in a prefix cache. While it is preempted, `swapped` may hold the KV
+    of its first `num_cached` tokens.
     """
 
     sequence_id: str
@@ -53,6 +58,10 @@ class DecodeSequence:
     first_tokens: dict[int, int] = field(default_factory=dict)
     kv_due_at: float | None = None
     scores: list[TokenLogprobs] | None = None
+    arrival_s: float = 0.0
+    num_predicted_output: int = 0
+    num_cached_at_start: int = 0
+    swapped: SwappedKv | None = None
 
     @property
     def choice(self) -> int:
@@ -76,9 +85,39 @@ class DecodeSequence:
         return bool(self.tables) or self.landing_generation is not None
 
     @property
+    def num_output_left(self) -> int:
+        """Tokens that each answer is expected to have more: at least the next one."""
+        return max(1, self.num_predicted_output - self.num_generated)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether, holding no blocks, it goes before those that have never had any."""
+        return self.num_generated > 0 or self.record.phase is Phase.PREEMPTED
+
+    @property
     def work(self) -> Work:
-        """What the scheduler sees."""
-        return Work(self.sequence_id, len(self.tokens), self.num_cached, self.arrival)
+        """What the scheduler sees: what this worker has to do.
+
+        Of a prompt whose KV is to land nothing is computed here. It counts as cached from the start, so that `spf` has such
+        requests in the order of their arrival and before all prompts that are read here, and `sjf` and `srpt` order them by
+        their predicted output alone. Where the prompt is read, on the prefill worker, its length counts. The output is that of
+        all answers that the sequence stands for.
+        """
+        num_known, num_cached = len(self.tokens), self.num_cached
+        num_cached_at_start = self.num_cached_at_start
+        if self.wants_ticket:
+            num_cached = num_cached_at_start = num_known
+        return Work(
+            request_id=self.sequence_id,
+            num_known=num_known,
+            num_cached=num_cached,
+            arrival=self.arrival,
+            arrival_s=self.arrival_s,
+            priority=self.request.priority,
+            num_generated=self.num_generated,
+            num_predicted_output=self.num_predicted_output * len(self.choices),
+            num_cached_at_start=num_cached_at_start,
+        )
 
     def move(self, now: float, to: Phase) -> None:
         """Advances the phase. Raises `IllegalMove`."""
@@ -113,11 +152,20 @@ class DecodeSequence:
         while len(self.tables) > len(self.choices):
             self.tables.pop().release()
 
-    def drop_blocks(self) -> None:
-        """Gives the blocks back; all KV has to be computed again, and the prompt scored from its beginning."""
+    def release_tables(self) -> None:
+        """Gives the blocks back, for KV that is kept elsewhere."""
         while self.tables:
             self.tables.pop().release()
-        self.num_cached = 0
+
+    def drop_blocks(self) -> None:
+        """Gives the blocks back, and KV that was swapped; all of it has to be computed again, and the prompt scored from its
+        beginning.
+        """
+        self.release_tables()
+        if self.swapped is not None:
+            self.swapped.drop()
+            self.swapped = None
+        self.num_cached = self.num_cached_at_start = 0
         if self.scores is not None:
             self.scores = []
 

@@ -13,9 +13,14 @@ from concurrent.futures import Future
 
 from decode_worker.admission import Admission
 from decode_worker.config import DecodeConfig
+from decode_worker.expected_output import ExpectedOutput
+from decode_worker.line import Line
 from decode_worker.outlet import Outlets, PromptRead
+from decode_worker.pacing import Pacing
+from decode_worker.preemption import Preempting
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence, Reservation
+from decode_worker.swapping import Swapping
 from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
@@ -23,7 +28,6 @@ from protocol.errors import (
     BadRequest,
     DeadlineExceeded,
     KvferryError,
-    OutOfBlocks,
     Overloaded,
     WorkerUnavailable,
 )
@@ -31,11 +35,8 @@ from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
-from scheduling.admission import choose_victim
-from scheduling.budget import StepLimits, plan_step
-from scheduling.policies.fcfs import Fcfs
-from scheduling.policies.policy import Queue
-from scheduling.waiting_line import WaitingLine
+from scheduling.budget import plan_step
+from scheduling.policies.choose import make_policy
 from transfer.commands import CommandQueue
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingRequest
@@ -62,16 +63,17 @@ class DecodeWorker:
         self.receiver = receiver
         self.config = config
         self.outlets = Outlets()
-        self.roster = Roster(receiver, self.outlets)
-        self.admission = Admission(engine, self.pool, receiver, self.roster, config)
+        self._policy = make_policy(config.policy)
+        self.roster = Roster(receiver, self.outlets, Line(self._policy))
+        self.pacing = Pacing(config)
+        self.swapping = Swapping(engine.cache, config.swap_bytes, self.pacing, clock)
+        self.preempting = Preempting(self.roster, self.swapping)
+        self.admission = Admission(engine, self.pool, receiver, self.roster, self.swapping, config)
+        self.expected_output = ExpectedOutput(engine.layout.model_fingerprint)
         self.num_steps = 0
-        self.num_preemptions = 0
         self.num_local_prefill_tokens = 0
         self._clock = clock
         self._inbox = CommandQueue()
-        self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
-        self._policy = Fcfs()
-        self._line = WaitingLine(self._policy.key)
         self._num_arrived = 0
         receiver.on_ended = self.bell.set
 
@@ -84,6 +86,16 @@ class DecodeWorker:
     def sequences(self) -> dict[str, DecodeSequence]:
         """What is here, by the ids of sequences: a request's own until it is forked."""
         return self.roster.sequences
+
+    @property
+    def num_preemptions(self) -> int:
+        """Sequences that have lost their blocks."""
+        return self.preempting.num_preemptions
+
+    @property
+    def num_swaps(self) -> int:
+        """Those of them whose KV was kept in host memory."""
+        return self.swapping.num_swaps
 
     def reserve(
         self, request: GenerateRequest, prefill_worker: WorkerId, router_id: str, deadline_s: float
@@ -125,7 +137,7 @@ class DecodeWorker:
     def num_waiting_tokens(self) -> int:
         """Tokens without KV that are to be computed here; those that wait for a landing are not among them."""
         return sum(
-            one.work.num_uncached
+            len(one.tokens) - one.num_cached
             for one in list(self.sequences.values())
             if one.record.phase in (Phase.PREFILLING, Phase.PREEMPTED)
             or (one.record.phase is Phase.WAITING and not one.wants_ticket)
@@ -154,27 +166,26 @@ class DecodeWorker:
 
     def next_batch(self, now: float) -> StepBatch | None:
         """Decodes first, oldest first, each with a block for its next token; then local prefill chunks."""
-        decoding = [one for one in self.roster.in_phase(Phase.DECODING) if self._has_room(one, now)]
-        decoding = [
-            one for one in decoding if one.record.phase is Phase.DECODING
-        ]  # room may have cost a younger one its own
-        prefilling = self.roster.in_phase(Phase.PREFILLING)
-        queue = Queue(self._line, [one.work for one in prefilling], now)
-        grants = plan_step([one.sequence_id for one in decoding], queue, self._limits, self._policy)
+        decoding, prefilling = self.preempting.decoding(now), self.roster.in_phase(Phase.PREFILLING)
+        queue, limits = self.roster.line.queue(prefilling, now), self.pacing.limits(decoding, prefilling)
+        grants = plan_step([one.sequence_id for one in decoding], queue, limits, self._policy)
         slices = tuple(self.sequences[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
 
     def step(self, batch: StepBatch, now: float) -> StepResult | None:
         """Runs the engine. A failure ends the requests of the batch and nothing else."""
         self.num_steps += 1
+        start = self._clock()
         try:
-            return self.engine.step(batch)
+            result = self.engine.step(batch)
         except Exception as error:
             log.exception("a decode step failed")
             failure = error if isinstance(error, KvferryError) else KvferryError(f"the decode step failed: {error}")
             for request_id in {self.sequences[part.request_id].request.request_id for part in batch.slices}:
                 self.roster.fail(request_id, failure, now)
             return None
+        self.pacing.learn(batch, self._clock() - start)
+        return result
 
     def settle(self, batch: StepBatch, result: StepResult | None, now: float) -> None:
         """Books what was computed, appends what was drawn, and ends what is finished."""
@@ -200,6 +211,8 @@ class DecodeWorker:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
         if self.sequences or self.admission.num_landings:
             raise RuntimeError(f"not idle: {len(self.sequences)} requests, {self.admission.num_landings} landings")
+        if self.roster.running or self.roster.line or self.swapping.num_blocks_held:
+            raise RuntimeError(f"{self.swapping.num_blocks_held} blocks are swapped, {len(self.roster.line)} wait")
         self.pool.check_integrity()
         self.receiver.slots.check_integrity()
         if self.pool.num_free != self.pool.num_blocks or self.receiver.slots.num_free != self.receiver.slots.num_slots:
@@ -224,19 +237,8 @@ class DecodeWorker:
         token = GeneratedToken(request.request_id, index, drawn.token_id, drawn.logprobs, finish, sequence.choice)
         self.outlets.add_token(sequence.router_id, token)
         if finish is not None:
+            self.expected_output.learn(sequence)
             self.roster.end(sequence, Phase.FINISHED, now)
-
-    def _has_room(self, sequence: DecodeSequence, now: float) -> bool:
-        """Makes sure of a block for the next token, at the cost of the youngest; false if that is the sequence itself."""
-        while sequence.record.phase is Phase.DECODING:
-            try:
-                sequence.held_table().ensure(sequence.num_cached + 1)
-                return True
-            except OutOfBlocks:
-                holders = [*self.roster.in_phase(Phase.DECODING), *self.roster.in_phase(Phase.PREFILLING)]
-                victim = choose_victim([one.work for one in holders])
-                self._preempt(self.sequences[victim.request_id] if victim else sequence, now)
-        return False
 
     def _look_for_kv(self, sequence: DecodeSequence, now: float) -> None:
         """KV that still lands, however slowly, is waited for; what nothing was heard of for so long is given up."""
@@ -251,11 +253,6 @@ class DecodeWorker:
         sequence.kv_due_at = None
         self.receiver.revoke(generation)
 
-    def _preempt(self, victim: DecodeSequence, now: float) -> None:
-        victim.drop_blocks()
-        victim.move(now, Phase.PREEMPTED)
-        self.num_preemptions += 1
-
     def _enqueue(
         self, request: GenerateRequest, router_id: str, deadline_s: float, reservation: Reservation | None
     ) -> None:
@@ -266,7 +263,7 @@ class DecodeWorker:
         self.admission.check(request)
         now = self._clock()
         is_scored_here = reservation is None and request.num_prompt_logprobs is not None
-        self.sequences[request.request_id] = DecodeSequence(
+        sequence = DecodeSequence(
             sequence_id=request.request_id,
             request=request,
             router_id=router_id,
@@ -277,7 +274,10 @@ class DecodeWorker:
             choices={choice: request.sampling_of(choice) for choice in range(request.num_choices)},
             reservation=reservation,
             scores=[] if is_scored_here else None,
+            arrival_s=now,
+            num_predicted_output=self.expected_output.predict(request),
         )
+        self.roster.place(sequence)
         self._num_arrived += request.num_choices
 
     def _cancel_router(self, router_id: str) -> None:

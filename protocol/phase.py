@@ -34,7 +34,8 @@ LEGAL_MOVES: dict[Phase, frozenset[Phase]] = {
     # The first token is out, the tail of the KV is still on the wire.
     Phase.SHIPPING: frozenset({Phase.FINISHED}) | _ANYWHERE,
     Phase.DECODING: frozenset({Phase.PREEMPTED, Phase.FINISHED}) | _ANYWHERE,
-    Phase.PREEMPTED: frozenset({Phase.PREFILLING}) | _ANYWHERE,
+    # KV that was kept elsewhere meanwhile is only copied back.
+    Phase.PREEMPTED: frozenset({Phase.PREFILLING, Phase.DECODING}) | _ANYWHERE,
     Phase.FINISHED: frozenset(),
     Phase.CANCELLED: frozenset(),
     Phase.FAILED: frozenset(),

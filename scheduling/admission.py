@@ -35,10 +35,15 @@ def output_blocks(work: Work, block_size: int, kv_reserve: float) -> int:
 
     A request that asks for blocks needs those of its known tokens and these.
     """
+    return blocks_ahead(work.num_known, work.num_output_left, block_size, kv_reserve)
+
+
+def blocks_ahead(num_known: int, num_output_left: int, block_size: int, kv_reserve: float) -> int:
+    """As `output_blocks`, for a worker that has no `Work` of a sequence at hand."""
     if kv_reserve <= 0.0:
         return 0
-    num_reserved = math.ceil(kv_reserve * work.num_output_left)
-    return -(-(work.num_known + num_reserved) // block_size) - -(-work.num_known // block_size)
+    num_reserved = math.ceil(kv_reserve * num_output_left)
+    return -(-(num_known + num_reserved) // block_size) - -(-num_known // block_size)
 
 
 def choose_victim(running: Sequence[Work]) -> Work | None:
