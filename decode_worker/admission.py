@@ -22,7 +22,7 @@ from protocol.ids import wire_id
 from protocol.phase import Phase
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.wire_rule import WireOffer
-from scheduling.admission import blocks_ahead, has_headroom
+from scheduling.admission import blocks_ahead, blocks_kept, has_headroom
 from transfer.codec.budget import sixteen_bit_bytes
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingEnded, LandingRequest
@@ -109,9 +109,10 @@ class Admission:
         """Gives blocks away as far as they go. Nobody overtakes a request that has to wait for blocks; one that waits for
         landing slots is overtaken by those that need none.
         """
-        if not self._roster.line or (num_running := self.num_running) >= self._config.max_sequences:
+        max_running = self._config.max_sequences
+        if not self._roster.line or (num_running := self.num_running) >= max_running:
             return
-        num_kept = sum(self._num_kept_for(one) for one in self._roster.running.values() if one.has_blocks)
+        num_kept = self._num_kept([one for one in self._roster.running.values() if one.has_blocks])
         if num_running and not has_headroom(1, self._pool.num_free, num_kept):
             return  # nobody needs less
         is_out_of_slots = False
@@ -119,17 +120,17 @@ class Admission:
             sequence = self._sequences[sequence_id]
             if is_out_of_slots and sequence.wants_ticket:
                 continue
-            num_needed = self._num_blocks_to_start(len(sequence.tokens), len(sequence.choices))
-            num_free, num_ahead = self._pool.num_free, self._num_ahead(sequence)
+            num_answers, num_free = len(sequence.choices), self._pool.num_free
             # Alone, a request needs no headroom: `check` has seen to it that it can be held.
-            is_alone = num_running == 0 and not self._landings
-            is_room = num_needed <= num_free if is_alone else has_headroom(num_needed + num_ahead, num_free, num_kept)
-            if num_running + len(sequence.choices) > self._config.max_sequences or not is_room:
+            if num_running == 0 and not self._landings:
+                is_room = self._num_blocks_to_start(len(sequence.tokens), num_answers) <= num_free
+            else:
+                is_room = has_headroom(self._num_blocks_wanted(sequence), num_free, num_kept)
+            if num_running + num_answers > max_running or not is_room:
                 return
             is_out_of_slots |= not self._start(sequence, now)
             if sequence.has_blocks:
-                num_running += len(sequence.choices)
-                num_kept += self._num_kept_for(sequence)
+                num_running, num_kept = num_running + num_answers, num_kept + self._num_kept([sequence])
 
     def settle_landings(self, now: float) -> None:
         """Passes the blocks of ended landings on."""
@@ -199,15 +200,20 @@ class Admission:
     def _num_blocks_to_start(self, num_tokens: int, num_choices: int) -> int:
         return num_blocks_to_start(num_tokens, num_choices, self._engine.layout.block_size)
 
-    def _num_ahead(self, sequence: DecodeSequence) -> int:
-        """Blocks for the reserved share of what each answer is expected to have more."""
+    def _num_blocks_wanted(self, sequence: DecodeSequence) -> int:
+        """Blocks to start with, and those for the reserved share of the output beyond them."""
         block_size, reserve = self._engine.layout.block_size, self._config.kv_reserve
-        ahead = blocks_ahead(len(sequence.tokens), sequence.num_output_left, block_size, reserve)
-        return len(sequence.choices) * ahead
+        num_known = len(sequence.tokens)
+        num_ahead = blocks_ahead(num_known, sequence.num_output_left, block_size, reserve)
+        num_shared, num_partial = divmod(num_known, block_size)
+        return num_shared + len(sequence.choices) * max(1, num_ahead + bool(num_partial))
 
-    def _num_kept_for(self, sequence: DecodeSequence) -> int:
-        """Blocks that are kept free for a sequence that has its own: at least the next one of each answer."""
-        return max(len(sequence.choices), self._num_ahead(sequence))
+    def _num_kept(self, sequences: Sequence[DecodeSequence]) -> int:
+        """Blocks that are kept free for sequences that hold some: at least the next one of each answer."""
+        if self._config.kv_reserve <= 0.0:
+            return sum(len(one.choices) for one in sequences)
+        sizes = ((len(one.tokens), one.num_output_left, len(one.choices)) for one in sequences)
+        return blocks_kept(sizes, self._engine.layout.block_size, self._config.kv_reserve)
 
     def _start(self, sequence: DecodeSequence, now: float) -> bool:
         """Takes the blocks; false when it has to wait for landing slots."""

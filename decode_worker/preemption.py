@@ -28,6 +28,8 @@ class Preempting:
 
     def _has_room(self, sequence: DecodeSequence, now: float) -> bool:
         """Makes sure of a block for the next token; false if that has cost the sequence its own."""
+        if sequence.record.phase is Phase.DECODING and sequence.held_table().num_tokens_held > sequence.num_cached:
+            return True  # as nearly always
         while sequence.record.phase is Phase.DECODING:
             try:
                 sequence.held_table().ensure(sequence.num_cached + 1)

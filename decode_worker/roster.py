@@ -6,6 +6,9 @@ waits for blocks is in the line, everybody else is running.
 
 from __future__ import annotations
 
+import math
+from operator import attrgetter
+
 from decode_worker.line import Line
 from decode_worker.outlet import Landing, Outlets
 from decode_worker.sequence import DecodeSequence
@@ -13,6 +16,7 @@ from protocol.errors import Cancelled, KvferryError
 from protocol.phase import Phase
 from transfer.landing import Receiver
 
+_arrival_of = attrgetter("arrival")
 _WITHOUT_BLOCKS = frozenset({Phase.WAITING, Phase.PREEMPTED})
 
 
@@ -23,6 +27,7 @@ class Roster:
         self.sequences: dict[str, DecodeSequence] = {}
         self.line = line
         self.running: dict[str, DecodeSequence] = {}
+        self._first_deadline = math.inf
         self._receiver = receiver
         self._outlets = outlets
 
@@ -30,12 +35,22 @@ class Roster:
         """Puts a sequence, new or not, where its phase says: into the line, or among those that run."""
         sequence_id = sequence.sequence_id
         self.sequences[sequence_id] = sequence
+        self._first_deadline = min(self._first_deadline, sequence.expires_at)
         if sequence.record.phase in _WITHOUT_BLOCKS:
             self.running.pop(sequence_id, None)
             self.line.put(sequence)
         else:
             self.line.take_out(sequence_id)
             self.running[sequence_id] = sequence
+
+    def past_deadline(self, now: float) -> list[DecodeSequence]:
+        """Those whose deadline has passed, told once. Looks at nobody before the first deadline that it has seen."""
+        if now <= self._first_deadline:
+            return []
+        late = [one for one in self.sequences.values() if now > one.expires_at]
+        to_come = (one.expires_at for one in self.sequences.values() if now <= one.expires_at)
+        self._first_deadline = min(to_come, default=math.inf)
+        return late
 
     def of_request(self, request_id: str) -> list[DecodeSequence]:
         """The sequences of a request, none if it is not here."""
@@ -48,7 +63,7 @@ class Roster:
     def in_phase(self, phase: Phase) -> list[DecodeSequence]:
         """The sequences in one of the phases after waiting, oldest first."""
         found = [one for one in self.running.values() if one.record.phase is phase]
-        return sorted(found, key=lambda one: one.arrival)
+        return sorted(found, key=_arrival_of)
 
     def cancel(self, request_id: str, choice: int | None, now: float) -> bool:
         """Ends a request, or one of its choices, without a word to its outlet; true if it was here."""

@@ -87,7 +87,8 @@ class DecodeSequence:
     @property
     def num_output_left(self) -> int:
         """Tokens that each answer is expected to have more: at least the next one."""
-        return max(1, self.num_predicted_output - self.num_generated)
+        num_left = self.num_predicted_output + len(self.request.prompt_token_ids) - len(self.tokens)
+        return num_left if num_left > 1 else 1
 
     @property
     def is_resumed(self) -> bool:

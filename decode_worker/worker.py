@@ -157,11 +157,11 @@ class DecodeWorker:
 
     def expire(self, now: float) -> None:
         """Ends what is past its deadline, and gives up KV that is overdue: it is computed here instead."""
-        for sequence in list(self.sequences.values()):
-            if now > sequence.expires_at:
-                late = DeadlineExceeded("the request was not finished before its deadline")
-                self.roster.fail(sequence.request.request_id, late, now)
-            elif sequence.kv_due_at is not None and now > sequence.kv_due_at:
+        for sequence in self.roster.past_deadline(now):
+            late = DeadlineExceeded("the request was not finished before its deadline")
+            self.roster.fail(sequence.request.request_id, late, now)
+        for sequence in [*self.roster.running.values()]:
+            if sequence.kv_due_at is not None and now > sequence.kv_due_at:
                 self._look_for_kv(sequence, now)
 
     def next_batch(self, now: float) -> StepBatch | None:

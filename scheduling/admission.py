@@ -46,6 +46,16 @@ def blocks_ahead(num_known: int, num_output_left: int, block_size: int, kv_reser
     return -(-(num_known + num_reserved) // block_size) - -(-num_known // block_size)
 
 
+def blocks_kept(running: Iterable[tuple[int, int, int]], block_size: int, kv_reserve: float) -> int:
+    """As `reserved_blocks`, for each running request told by its known tokens, those that are expected to follow in each
+    answer, and its answers.
+    """
+    num_kept = 0
+    for num_known, num_output_left, num_answers in running:
+        num_kept += num_answers * max(1, blocks_ahead(num_known, num_output_left, block_size, kv_reserve))
+    return num_kept
+
+
 def choose_victim(running: Sequence[Work]) -> Work | None:
     """The sequence to preempt when blocks run out: of the least urgent the youngest, so that the oldest of the most urgent
     always gets on. None when empty.
