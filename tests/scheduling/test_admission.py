@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scheduling.admission import (
     Preemption,
     SwapPath,
+    blocks_kept,
     cheaper_preemption,
     choose_victim,
     has_headroom,
@@ -52,6 +53,16 @@ def test_known_and_reserved_blocks_hold_what_is_predicted(
     num_blocks = math.ceil(num_known / block_size) + output_blocks(work, block_size, share)
     wanted = num_known + (math.ceil(share * work.num_output_left) if share > 0 else 0)
     assert wanted <= num_blocks * block_size < wanted + block_size
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 400)), max_size=5), st.floats(0, 1), st.integers(1, 3))
+def test_kept_for_numbers_is_what_is_reserved_for_works(
+    sizes: list[tuple[int, int]], share: float, num_answers: int
+) -> None:
+    """Told by known and expected tokens, with several answers to each, it is that many times as much."""
+    works = [Work(str(known), known, 0, 1, num_predicted_output=left) for known, left in sizes]
+    kept = blocks_kept(((known, left, num_answers) for known, left in sizes), 16, share)
+    assert kept == num_answers * reserved_blocks(works, 16, share)
 
 
 def test_the_youngest_of_the_least_urgent_is_the_victim() -> None:
