@@ -38,8 +38,9 @@ class Pacing:
     def learn(self, batch: StepBatch, took_s: float) -> None:
         """A step has taken so long."""
         if self._is_asked:
-            num_attended = sum(attended(part.start, part.num_tokens) for part in batch.slices)
-            self.times.learn(StepWork(batch.num_tokens, num_attended), took_s)
+            sizes = [(part.start, len(part.token_ids)) for part in batch.slices]
+            num_attended = sum(attended(start, num) if num > 1 else start + 1 for start, num in sizes)
+            self.times.learn(StepWork(sum(num for _, num in sizes), num_attended), took_s)
 
     def recompute_s(self, num_tokens: int) -> float:
         """Seconds that it takes to compute the KV of so many tokens."""

@@ -23,13 +23,16 @@ class Preempting:
 
     def decoding(self, now: float) -> list[DecodeSequence]:
         """Those that decode, oldest first, each with a block for its next token."""
+        num_before = self.num_preemptions
         ready = [one for one in self._roster.in_phase(Phase.DECODING) if self._has_room(one, now)]
-        return [one for one in ready if one.record.phase is Phase.DECODING]  # room may have cost another one its own
+        if self.num_preemptions == num_before:
+            return ready
+        return [one for one in ready if one.record.phase is Phase.DECODING]  # room has cost others their own
 
     def _has_room(self, sequence: DecodeSequence, now: float) -> bool:
         """Makes sure of a block for the next token; false if that has cost the sequence its own."""
-        if sequence.record.phase is Phase.DECODING and sequence.held_table().num_tokens_held > sequence.num_cached:
-            return True  # as nearly always
+        if sequence.tables and sequence.tables[0].num_tokens_held > sequence.num_cached:
+            return True  # as nearly always; a sequence that was preempted for another one holds none
         while sequence.record.phase is Phase.DECODING:
             try:
                 sequence.held_table().ensure(sequence.num_cached + 1)
