@@ -6,12 +6,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.attention.importance import MAX_QUERIES
 from engine.batch import Draw, PromptScoring, SequenceSlice, StepResult, TokenImportance
 from engine.block_pool import BlockTable
 from prefill_worker.importance import after_slice, wants_window
 from protocol.errors import KvferryError
 from protocol.pace import TransferPlan
 from protocol.phase import Phase, PhaseRecord
+from protocol.prefix import HashChain
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, TokenLogprobs
 from protocol.ticket import Ticket
 from scheduling.work import Work
@@ -38,15 +40,25 @@ def fail_with(answer: Future[Any], done: Future[None]) -> None:
         answer.set_exception(error)
 
 
+def refused(error: KvferryError) -> Future[PrefillAnswer]:
+    """The answer to a prompt that is not even queued."""
+    answer: Future[PrefillAnswer] = Future()
+    answer.set_exception(error)
+    return answer
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Submission:
-    """A prompt as it was handed in, and who waits for its answer. `on_progress` is told of a transfer that has a plan."""
+    """A prompt as it was handed in, and who waits for its answer. `on_progress` is told of a transfer that has a plan; `chain`
+    names the prompt's blocks, where any are kept.
+    """
 
     request: GenerateRequest
     ticket: Ticket | None
     deadline_s: float
     plan: TransferPlan | None = None
     on_progress: OnProgress | None = None
+    chain: HashChain | None = None
     answer: Future[PrefillAnswer] = field(default_factory=Future)
 
     def sequence(self, arrival: int, now: float) -> PrefillSequence:
@@ -59,6 +71,7 @@ class Submission:
             expires_at=now + self.deadline_s,
             answer=self.answer,
             plan=self.plan,
+            chain=self.chain,
         )
 
 
@@ -68,7 +81,8 @@ class PrefillSequence:
 
     `choices` are the answers that are still wanted; once the first tokens are drawn, those that go on. `importance` is that
     of the tokens cached, where the ticket's KV is written by it; `plan`, with the newest pace, is there when the network was
-    reserved.
+    reserved. The first `num_cached_at_start` of the `num_cached` tokens came from the prefix cache; while it waits, both are
+    what would be found there.
     """
 
     request: GenerateRequest
@@ -79,9 +93,11 @@ class PrefillSequence:
     answer: Future[PrefillAnswer] = field(default_factory=Future)
     table: BlockTable | None = None
     num_cached: int = 0
+    num_cached_at_start: int = 0
     scores: list[TokenLogprobs] = field(default_factory=list)
     importance: TokenImportance | None = None
     plan: TransferPlan | None = None
+    chain: HashChain | None = None
     record: PhaseRecord = field(init=False)
     choices: list[int] = field(init=False)
 
@@ -98,7 +114,29 @@ class PrefillSequence:
             num_cached=self.num_cached,
             arrival=self.arrival,
             arrival_s=self.arrived_at,
+            priority=self.request.priority,
+            num_cached_at_start=self.num_cached_at_start,
         )
+
+    @property
+    def is_started(self) -> bool:
+        """Whether something of it was computed."""
+        return self.num_cached > self.num_cached_at_start
+
+    @property
+    def num_reusable_tokens(self) -> int:
+        """So many tokens from the first on, less one, may come from a prefix cache; 0 if none may.
+
+        A prompt that is scored needs the logits of all its tokens, and one whose importance is asked for the queries that are.
+        """
+        if self.chain is None or self.request.num_prompt_logprobs is not None:
+            return 0
+        num_asked = MAX_QUERIES if wants_window(self.ticket) else 1
+        return max(0, self.request.num_prompt_tokens - num_asked + 1)
+
+    def begin_at(self, num_cached: int) -> None:
+        """Nothing of it was computed, but so many tokens need not be."""
+        self.num_cached = self.num_cached_at_start = num_cached
 
     def drop_choice(self, choice: int) -> bool:
         """One answer less is wanted; false if it was not."""
@@ -144,7 +182,7 @@ class PrefillSequence:
         self.num_cached = part.end
         self.scores.extend(result.prompt_logprobs.get(part.request_id, ()))
         if (found := result.importance.get(part.request_id)) is not None:
-            self.importance = after_slice(self.importance, part, found)
+            self.importance = after_slice(self.importance, part, found, self.num_cached_at_start)
 
     def first_token(self, choice: int, token_id: int, logprobs: TokenLogprobs | None) -> GeneratedToken:
         """The first token of a choice, with its verdict."""
@@ -158,7 +196,7 @@ class PrefillSequence:
     def answer_with(self, first_tokens: tuple[GeneratedToken, ...]) -> None:
         """The prompt is read: whoever waits is told."""
         if self.answer.set_running_or_notify_cancel():
-            done = PrefillAnswer(first_tokens, num_cached_tokens=0, prompt_logprobs=self.prompt_logprobs())
+            done = PrefillAnswer(first_tokens, self.num_cached_at_start, self.prompt_logprobs())
             self.answer.set_result(done)
 
     def release(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.batch import StepBatch
+from prefill_worker.importance import wants_window
 from prefill_worker.sequence import PrefillSequence
 from protocol.layout import KvLayout
 from protocol.ticket import Ticket
@@ -54,6 +55,8 @@ class StepCuts:
             tail_start=ticket.tail_start,
             headroom=plan.pace.allowed_bytes_per_second / (produced or plan.produced_bytes_per_second),
             full_step_tokens=self._full_step_tokens,
+            num_cached_at_start=sequence.num_cached_at_start,
+            waits_for_step=wants_window(ticket),
         )
         return replace(work, max_step_tokens=shipped.max_step_tokens(sequence.num_cached))
 

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
-from engine.block_pool import BlockPool, BlockTable
+from engine.batch import SampledToken, StepBatch, StepResult
+from engine.block_pool import BlockPool
 from engine.engine import Engine
+from prefill_worker.admission import Admission
 from prefill_worker.checks import check_request, check_ticket
-from prefill_worker.config import PrefillConfig, Push
+from prefill_worker.config import PrefillConfig
 from prefill_worker.link_tests import LinkTests, TicketKey, key_of
-from prefill_worker.sequence import PrefillAnswer, PrefillSequence, Submission, fail_with
+from prefill_worker.offers import Offers
+from prefill_worker.prompt_blocks import PromptBlocks, prefixes_of
+from prefill_worker.sequence import PrefillAnswer, PrefillSequence, Submission, fail_with, refused
 from prefill_worker.step_cuts import StepCuts
 from protocol.errors import BadRequest, Cancelled, DeadlineExceeded, KvferryError, Overloaded, StaleTicket
 from protocol.ids import WorkerId
@@ -26,11 +29,9 @@ from protocol.pace import Pace, TransferPlan
 from protocol.phase import Phase
 from protocol.request import GenerateRequest
 from protocol.ticket import Ticket
-from scheduling.admission import has_headroom
 from scheduling.budget import StepLimits, plan_step
 from scheduling.policies.choose import make_policy
 from scheduling.policies.policy import Queue
-from scheduling.waiting_line import WaitingLine
 from transfer.commands import CommandQueue
 from transfer.progress import OnProgress
 from transfer.shipping import Sender
@@ -49,6 +50,7 @@ class PrefillWorker:
         self.identity = identity
         self.engine = engine
         self.pool = BlockPool(engine.num_blocks)
+        self.prefixes = prefixes_of(self.pool, engine.layout, config.prefix_cache)
         self.sender = sender
         self.config = config
         self.num_steps = 0
@@ -61,9 +63,9 @@ class PrefillWorker:
         self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
         self._cuts = StepCuts(engine.layout, config.max_step_tokens)
         self._policy = make_policy(config.policy)
-        self._line = WaitingLine(self._policy.key)
-        self._num_arrived = 0
-        self._waiting: dict[str, PrefillSequence] = {}
+        self._blocks = PromptBlocks(self.pool, engine.layout, self.prefixes)
+        self._admission = Admission(self._policy, self._blocks, self.pool)
+        self._offers = Offers(sender, config.push)
         self._running: dict[str, PrefillSequence] = {}
         self._shipping: dict[TicketKey, PrefillSequence] = {}
         self._link_tests = LinkTests(sender)
@@ -77,7 +79,7 @@ class PrefillWorker:
     @property
     def num_waiting(self) -> int:
         """Prompts that have no blocks yet."""
-        return len(self._waiting)
+        return len(self._admission.waiting)
 
     @property
     def num_running(self) -> int:
@@ -87,8 +89,9 @@ class PrefillWorker:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Prompt tokens that are still to be computed, waiting or running."""
-        return sum(one.work.num_uncached for one in [*self._waiting.values(), *self._running.values()])
+        """Prompt tokens that are still to be computed, waiting or running, less those that the prefix cache would give."""
+        prompts = [*self._admission.waiting.values(), *self._running.values()]
+        return sum(one.work.num_uncached for one in prompts)
 
     def submit(
         self,
@@ -101,7 +104,11 @@ class PrefillWorker:
         """Queues a prompt; without a ticket nothing is shipped. The future holds the first tokens or the error. With a plan
         the transfer keeps to its pace, and `on_progress` is told of it, on the thread that ships.
         """
-        prompt = Submission(request, ticket, deadline_s, plan, on_progress)
+        try:
+            chain = self._blocks.chain_of(request)  # on this thread: no step has to wait for it
+        except BadRequest as error:
+            return refused(error)
+        prompt = Submission(request, ticket, deadline_s, plan, on_progress, chain)
         arrived = self._inbox.submit(lambda: self._enqueue(prompt))
         arrived.add_done_callback(lambda done: fail_with(prompt.answer, done))
         return prompt.answer
@@ -141,20 +148,20 @@ class PrefillWorker:
 
     def admit(self, now: float) -> None:
         """Gives blocks for their whole prompt to waiting requests, in order, while there is room."""
-        for sequence in [one for one in (*self._waiting.values(), *self._running.values()) if now > one.expires_at]:
+        for sequence in [
+            one for one in (*self._admission.waiting.values(), *self._running.values()) if now > one.expires_at
+        ]:
             self._end(sequence, DeadlineExceeded("the prompt was not computed before its deadline"), Phase.FAILED)
-        for work in self._policy.order(self._queue(now)):
-            num_needed = self.engine.layout.num_blocks_for(work.num_known)
-            if len(self._running) >= self.config.max_sequences or not has_headroom(num_needed, self.pool.num_free, 0):
-                return
-            self._line.remove(work.request_id)
-            sequence = self._running[work.request_id] = self._waiting.pop(work.request_id)
-            sequence.table = BlockTable(self.pool, self.engine.layout.block_size)
-            sequence.table.ensure(work.num_known)
+        for sequence in self._admission.admit(self._queue(now), self.config.max_sequences - len(self._running)):
+            self._running[sequence.request.request_id] = sequence
             sequence.move(now, Phase.PREFILLING)
+            self._offers.cached(sequence)
 
     def next_batch(self, now: float) -> StepBatch | None:
-        """Chunks of the running prompts, within the token budget."""
+        """Chunks of the running prompts, within the token budget, but for what another has computed since."""
+        for sequence in self._running.values():
+            if self._blocks.look_again(sequence):
+                self._offers.cached(sequence)
         grants = plan_step([], self._queue(now), self._limits, self._policy)
         slices = tuple(self._running[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
         return StepBatch(slices) if slices else None
@@ -182,11 +189,12 @@ class PrefillWorker:
         for part in batch.slices:
             sequence = self._running[part.request_id]
             sequence.take(part, result)
+            self._blocks.keep(sequence, part)  # before the answer: whoever hears it and asks again finds them
             self.num_prefilled_tokens += part.num_tokens
             if (failure := result.failures.get(part.request_id)) is not None:
                 self._end(sequence, failure, Phase.FAILED)
                 continue
-            self._offer(sequence, part)
+            self._offers.computed(sequence, part)
             if part.draws:
                 del self._running[part.request_id]
                 self._answer(sequence, [next(drawn) for _ in part.draws], now)
@@ -206,23 +214,21 @@ class PrefillWorker:
 
     def check_idle(self) -> None:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
-        if self._waiting or self._running or self._shipping:
-            raise RuntimeError(f"not idle: {len(self._waiting)}, {len(self._running)}, {len(self._shipping)}")
-        self.pool.check_integrity()
+        if self.num_waiting or self._running or self._shipping:
+            raise RuntimeError(f"not idle: {self.num_waiting}, {len(self._running)}, {len(self._shipping)}")
+        self._blocks.check_integrity()
         self.sender.slots.check_integrity()
         if self.pool.num_free != self.pool.num_blocks or self.sender.slots.num_free != self.sender.slots.num_slots:
             raise RuntimeError(f"{self.pool.num_free} blocks and {self.sender.slots.num_free} slots are free")
 
     def _queue(self, now: float) -> Queue:
-        return Queue(self._line, [self._cuts.work_of(one) for one in self._running.values()], now)
+        return Queue(self._admission.line, [self._cuts.work_of(one) for one in self._running.values()], now)
 
     def _enqueue(self, prompt: Submission) -> None:
         now, ticket = self._clock(), prompt.ticket
         # A ticket that is not taken on costs nothing: the decode worker's REVOKE will be answered CLOSED at once.
         self._check(prompt.request, ticket)
-        self._num_arrived += 1
-        sequence = self._waiting[prompt.request.request_id] = prompt.sequence(self._num_arrived, now)
-        self._line.add(sequence.work)
+        sequence = self._admission.add(prompt, now)
         if ticket is not None:
             # Kept alive from here on, however long the queue is.
             self._shipping[key_of(ticket)] = sequence
@@ -239,8 +245,8 @@ class PrefillWorker:
         self._link_tests.start(ticket, done, self._clock())
 
     def _check(self, request: GenerateRequest, ticket: Ticket | None) -> None:
-        if len(self._waiting) >= self.config.max_waiting:
-            raise Overloaded(f"{len(self._waiting)} prompts are waiting on {self.identity}")
+        if self.num_waiting >= self.config.max_waiting:
+            raise Overloaded(f"{self.num_waiting} prompts are waiting on {self.identity}")
         if any(one.request.request_id == request.request_id and not one.record.is_terminal for one in self._known()):
             raise BadRequest(f"request {request.request_id} is already here")
         check_request(request, ticket, self.engine, self.identity)
@@ -253,15 +259,7 @@ class PrefillWorker:
             raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is in use")
 
     def _known(self) -> list[PrefillSequence]:
-        return [*self._waiting.values(), *self._running.values(), *self._shipping.values()]
-
-    def _offer(self, sequence: PrefillSequence, part: SequenceSlice) -> None:
-        if sequence.ticket is None:
-            return
-        if part.draws:
-            self.sender.sampled(sequence.ticket)  # first: what is offered now can hide behind nothing
-        if part.draws or self.config.push is not Push.END:
-            self.sender.computed(sequence.ticket, part.end, tuple(part.block_ids), sequence.importance)
+        return [*self._admission.waiting.values(), *self._running.values(), *self._shipping.values()]
 
     def _answer(self, sequence: PrefillSequence, tokens: list[SampledToken], now: float) -> None:
         first_tokens = tuple(sequence.first_token(one.choice, one.token_id, one.logprobs) for one in tokens)
@@ -288,8 +286,7 @@ class PrefillWorker:
 
     def _end(self, sequence: PrefillSequence, error: KvferryError, phase: Phase) -> None:
         """Stops computing at once; blocks go when the transfer, if any, has let go of them."""
-        self._waiting.pop(sequence.request.request_id, None)
-        self._line.remove(sequence.request.request_id)
+        self._admission.remove(sequence.request.request_id)
         self._running.pop(sequence.request.request_id, None)
         sequence.move(self._clock(), phase)
         sequence.fail(error)

@@ -46,7 +46,8 @@ LONG_STEPS = 4
 @dataclass(frozen=True, slots=True)
 class ShippedPrompt:
     """A prompt that is read and shipped: its tokens, and how they cross. Chunks of `chunk_tokens` lie on a grid that begins at
-    token `first_sent`; the last chunk begins at `tail_start`. `headroom` as above. A full step has `full_step_tokens`.
+    token `first_sent`; the last chunk begins at `tail_start`. `headroom` as above. A full step has `full_step_tokens`. The
+    first `num_cached_at_start` tokens need not be computed; they can leave at once or, `waits_for_step`, with the first step.
     """
 
     num_tokens: int
@@ -55,6 +56,8 @@ class ShippedPrompt:
     tail_start: int
     headroom: float
     full_step_tokens: int
+    num_cached_at_start: int = 0
+    waits_for_step: bool = False
 
     def max_step_tokens(self, num_computed: int) -> int:
         """Most tokens that the next step should run, at least 1, when `num_computed` are in the cache. Steps end where chunks
@@ -77,7 +80,7 @@ class ShippedPrompt:
     @property
     def _pays(self) -> bool:
         """Whether steps are cut at all."""
-        is_long = self.num_tokens >= LONG_STEPS * self.full_step_tokens
+        is_long = self.num_tokens - self.num_cached_at_start >= LONG_STEPS * self.full_step_tokens
         if not 0.0 < self.headroom < AMPLE_HEADROOM:
             return self.headroom > 0.0 and is_long
         return not self._narrow_headroom <= self.headroom < EVEN_HEADROOM
@@ -88,13 +91,20 @@ class ShippedPrompt:
         return EVEN_HEADROOM if self.num_tokens <= RAMP_STEPS * self.full_step_tokens else NARROW_HEADROOM
 
     def _until_dry(self, num_computed: int) -> float:
-        """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed."""
+        """Tokens that can be computed while a narrow link sends what it has: all that was produced but what has crossed. While
+        it has nothing, those until it gets something.
+        """
         num_produced = num_computed - self.first_sent
         if num_produced <= 0:
+            return FIRST_STEP_TOKENS - num_produced
+        if self.waits_for_step and num_computed == self.num_cached_at_start:
             return FIRST_STEP_TOKENS
         if num_produced >= RAMP_STEPS * self.full_step_tokens:
             return self.full_step_tokens
-        num_waiting = num_produced - self.headroom * max(0, num_produced - FIRST_STEP_TOKENS)
+        num_first = max(0, self.num_cached_at_start - self.first_sent)
+        if self.waits_for_step or not num_first:
+            num_first += FIRST_STEP_TOKENS
+        num_waiting = num_produced - self.headroom * max(0, num_produced - num_first)
         return max(MIN_STEP_TOKENS, num_waiting / self.headroom - STEP_COST_TOKENS)
 
     def _to_chunk_end(self, num_computed: int, wanted: float, num_most: int) -> int:

@@ -90,17 +90,16 @@ class PrefixCache:
         releases them to the pool. At least one token is left to be computed.
         """
         num_blocks = self._num_found(hashes, num_tokens)
-        found = hashes[:num_blocks]
-        nodes = self._nodes
-        blocks = [nodes[key].block_id for key in found]
-        self._pool.share(blocks)
-        self._policy.touch(found)
         self.counters.num_queries += 1
         self.counters.num_query_tokens += num_tokens
-        self.counters.num_hit_tokens += num_blocks * self._block_size
-        self.counters.num_hit_blocks += num_blocks
         self.counters.num_missed_blocks += max_reused_blocks(num_tokens, self._block_size) - num_blocks
-        return blocks
+        return self._hold(hashes[:num_blocks])
+
+    def match_more(self, hashes: Sequence[bytes], num_tokens: int, num_held: int) -> list[int]:
+        """What has been cached since `match` was asked for the same prompt, which has its first `num_held` blocks: those that
+        follow them, as `match` gives them. They count as found; that they were missed before stays counted.
+        """
+        return self._hold(hashes[num_held : self._num_found(hashes, num_tokens)])
 
     def insert(self, hashes: Sequence[bytes], block_ids: Sequence[int], start: int, end: int) -> int:
         """Keeps blocks `start .. end - 1` of a sequence that holds `block_ids` with these names; how many were new.
@@ -179,6 +178,15 @@ class PrefixCache:
                 f"{len(idle)} cached blocks are idle, {len(self._policy.idle_keys())} to the policy and "
                 f"{self._pool.num_kept_idle} to the pool"
             )
+
+    def _hold(self, found: Sequence[bytes]) -> list[int]:
+        nodes = self._nodes
+        blocks = [nodes[key].block_id for key in found]
+        self._pool.share(blocks)
+        self._policy.touch(found)
+        self.counters.num_hit_tokens += len(blocks) * self._block_size
+        self.counters.num_hit_blocks += len(blocks)
+        return blocks
 
     def _num_found(self, hashes: Sequence[bytes], num_tokens: int) -> int:
         # What is kept has all its predecessors, so that the border can be found by halving.
