@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decode_worker.config import DecodeConfig
-from decode_worker.forking import fork, num_blocks_to_start, release_all, take_tables
+from decode_worker.forking import fork, num_blocks_to_start, release_all
+from decode_worker.prefixes import PrefixReuse
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence
 from decode_worker.swapping import Swapping
-from engine.block_pool import BlockPool, BlockTable
+from engine.block_pool import BlockTable
 from engine.engine import Engine
 from protocol.errors import BadRequest, KvferryError, OutOfSlots, PromptTooLong, StaleTicket
 from protocol.ids import wire_id
@@ -42,7 +43,7 @@ class Admission:
     def __init__(
         self,
         engine: Engine,
-        pool: BlockPool,
+        reuse: PrefixReuse,
         receiver: Receiver,
         roster: Roster,
         swapping: Swapping,
@@ -55,7 +56,8 @@ class Admission:
         self.num_landed_half_bytes = 0
         self.num_remote_prefill_tokens = 0
         self._engine = engine
-        self._pool = pool
+        self._pool = reuse.pool
+        self._reuse = reuse
         self._receiver = receiver
         self._roster = roster
         self._swapping = swapping
@@ -146,6 +148,7 @@ class Admission:
             else:
                 sequence.tables, sequence.num_cached = landing.tables, ended.ticket.num_tokens
                 sequence.drop_spare_tables()
+                self._reuse.keep(sequence)
             if not sequence.record.is_terminal:
                 self._join_if_ready(sequence, now)
 
@@ -201,12 +204,13 @@ class Admission:
         return num_blocks_to_start(num_tokens, num_choices, self._engine.layout.block_size)
 
     def _num_blocks_wanted(self, sequence: DecodeSequence) -> int:
-        """Blocks to start with, and those for the reserved share of the output beyond them."""
+        """Blocks to start with and for the reserved share of the output, less those that it finds and others hold too."""
         block_size, reserve = self._engine.layout.block_size, self._config.kv_reserve
         num_known = len(sequence.tokens)
         num_ahead = blocks_ahead(num_known, sequence.num_output_left, block_size, reserve)
         num_shared, num_partial = divmod(num_known, block_size)
-        return num_shared + len(sequence.choices) * max(1, num_ahead + bool(num_partial))
+        num_others = len(sequence.choices) * max(1, num_ahead + bool(num_partial))
+        return num_shared - self._reuse.num_saved(sequence) + num_others
 
     def _num_kept(self, sequences: Sequence[DecodeSequence]) -> int:
         """Blocks that are kept free for sequences that hold some: at least the next one of each answer."""
@@ -217,10 +221,11 @@ class Admission:
 
     def _start(self, sequence: DecodeSequence, now: float) -> bool:
         """Takes the blocks; false when it has to wait for landing slots."""
-        block_size = self._engine.layout.block_size
-        tables = take_tables(self._pool, block_size, len(sequence.tokens), len(sequence.choices))
+        if sequence.wants_ticket and not self._receiver.slots.num_free:
+            return False
+        tables = self._reuse.take_tables(sequence)
         if not sequence.wants_ticket:
-            sequence.tables = tables
+            self._reuse.begin(sequence, tables)
             self._go_on(sequence, now)
             return True
         try:
@@ -248,7 +253,7 @@ class Admission:
             LandingRequest(
                 request_id=sequence.request.request_id,
                 prefill_worker=reservation.prefill_worker,
-                first_token=0,
+                first_token=sequence.names.num_kept * self._engine.layout.block_size,
                 num_tokens=sequence.request.num_prompt_tokens,
                 block_ids=tuple(tables[0].block_ids),
                 rule=self._offer.rule_for(sequence.request.kv_wire_budget),

@@ -6,6 +6,7 @@ that a fork cannot fail. Knows block tables; when a prompt is cached is its call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from decode_worker.sequence import DecodeSequence
@@ -18,13 +19,16 @@ def num_blocks_to_start(num_tokens: int, num_choices: int, block_size: int) -> i
     return num_tokens // block_size + num_choices
 
 
-def take_tables(pool: BlockPool, block_size: int, num_tokens: int, num_choices: int) -> list[BlockTable]:
-    """A table for each choice, with room for `num_tokens` and the one that follows; full blocks are shared.
+def take_tables(
+    pool: BlockPool, block_size: int, num_tokens: int, num_choices: int, found: Sequence[int] = ()
+) -> list[BlockTable]:
+    """A table for each choice, with room for `num_tokens` and the one that follows; full blocks are shared. They begin with
+    `found`, full blocks which the tables hold from now on.
 
-    Raises `OutOfBlocks`, and takes none, if there are fewer than `num_blocks_to_start`.
+    Raises `OutOfBlocks`, and gives `found` back too, if there are fewer than `num_blocks_to_start`, less those found.
     """
     num_shared_tokens = num_tokens // block_size * block_size
-    tables = [BlockTable(pool, block_size)]
+    tables = [BlockTable(pool, block_size, found)]
     try:
         tables[0].ensure(num_tokens + 1)
         for _ in range(num_choices - 1):
@@ -60,6 +64,7 @@ def fork(trunk: DecodeSequence, engine: Engine) -> list[DecodeSequence]:
             choices={choice: sampling},
             tables=tables[index : index + 1],
             first_tokens={},
+            names=trunk.names.fork(),
         )
         for index, (choice, sampling) in enumerate(trunk.choices.items())
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from decode_worker.prefix_names import PrefixNames
 from engine.batch import Draw, PromptScoring, SequenceSlice
 from engine.block_pool import BlockTable
 from engine.swap_space import SwappedKv
@@ -27,6 +28,11 @@ class Reservation:
         if not self.ticket.done() and self.ticket.set_running_or_notify_cancel():
             self.ticket.set_exception(error)
 
+    def fail_with(self, arrived: Future[None]) -> None:
+        """The same if the request could not even begin to wait."""
+        if (error := arrived.exception()) is not None:
+            self.fail(error)
+
 
 @dataclass(slots=True)
 class DecodeSequence:
@@ -36,11 +42,12 @@ class DecodeSequence:
     blocks, a table for each choice: the prompt is written into the first, with which the others share its full blocks.
     Between a granted ticket and the end of its landing (`landing_generation` is set meanwhile) the landing owns them.
     `arrival` is the first of as many numbers as the request has choices. `first_tokens` are those of a prefill worker, by
-    choice, until the fork. `scores` are collected while the prompt is read here, if they are wanted and not sent yet.
+    choice, until the fork. `names` are those of its blocks in the prefix cache. `scores` are collected while the prompt is read
+    here, if they are wanted and not sent yet.
 
     `arrival_s` is when it came; `num_predicted_output` what each answer is expected to have, 0 for not known;
-    `num_cached_at_start` how much of the prompt was found in a prefix cache. While it is preempted, `swapped` may hold the KV
-    of its first `num_cached` tokens.
+    `num_cached_at_start` how much was found in the prefix cache when it started, or would have been when it came. While it is
+    preempted, `swapped` may hold the KV of its first `num_cached` tokens.
     """
 
     sequence_id: str
@@ -62,6 +69,7 @@ class DecodeSequence:
     num_predicted_output: int = 0
     num_cached_at_start: int = 0
     swapped: SwappedKv | None = None
+    names: PrefixNames = field(default_factory=PrefixNames)
 
     @property
     def choice(self) -> int:
@@ -104,8 +112,8 @@ class DecodeSequence:
         their predicted output alone. Where the prompt is read, on the prefill worker, its length counts. The output is that of
         all answers that the sequence stands for.
         """
-        num_known, num_cached = len(self.tokens), self.num_cached
-        num_cached_at_start = self.num_cached_at_start
+        num_known, num_cached_at_start = len(self.tokens), self.num_cached_at_start
+        num_cached = max(self.num_cached, num_cached_at_start)
         if self.wants_ticket:
             num_cached = num_cached_at_start = num_known
         return Work(

@@ -18,19 +18,15 @@ from decode_worker.line import Line
 from decode_worker.outlet import Outlets, PromptRead
 from decode_worker.pacing import Pacing
 from decode_worker.preemption import Preempting
+from decode_worker.prefix_names import PrefixNames
+from decode_worker.prefixes import PrefixReuse
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence, Reservation
 from decode_worker.swapping import Swapping
 from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
-from protocol.errors import (
-    BadRequest,
-    DeadlineExceeded,
-    KvferryError,
-    Overloaded,
-    WorkerUnavailable,
-)
+from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, Overloaded, WorkerUnavailable
 from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest
@@ -68,7 +64,9 @@ class DecodeWorker:
         self.pacing = Pacing(config)
         self.swapping = Swapping(engine.cache, config.swap_bytes, self.pacing, clock)
         self.preempting = Preempting(self.roster, self.swapping)
-        self.admission = Admission(engine, self.pool, receiver, self.roster, self.swapping, config)
+        self.reuse = PrefixReuse(self.pool, engine.layout, receiver, config)
+        self.prefixes = self.reuse.cache
+        self.admission = Admission(engine, self.reuse, receiver, self.roster, self.swapping, config)
         self.expected_output = ExpectedOutput(engine.layout.model_fingerprint)
         self.num_steps = 0
         self.num_local_prefill_tokens = 0
@@ -102,13 +100,15 @@ class DecodeWorker:
     ) -> Future[Ticket]:
         """Asks for blocks and landing slots for a prompt that `prefill_worker` will read. The future waits its turn."""
         reservation = Reservation(prefill_worker)
-        arrived = self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, reservation))
-        arrived.add_done_callback(lambda done: _fail_with(reservation, done))
+        names = self.reuse.names_of(request, prefill_worker)
+        arrived = self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, names, reservation))
+        arrived.add_done_callback(reservation.fail_with)
         return reservation.ticket
 
     def generate(self, request: GenerateRequest, router_id: str, deadline_s: float) -> Future[None]:
         """Queues a request whose prompt is read here; its tokens go to the router's outlet."""
-        return self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, None))
+        names = self.reuse.names_of(request)
+        return self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, names, None))
 
     def decode(self, request_id: str, generation: int, first_tokens: Sequence[GeneratedToken]) -> Future[None]:
         """Tells the first tokens of the choices that go on, which the client has already; the rest follows once the KV is
@@ -167,6 +167,7 @@ class DecodeWorker:
     def next_batch(self, now: float) -> StepBatch | None:
         """Decodes first, oldest first, each with a block for its next token; then local prefill chunks."""
         decoding, prefilling = self.preempting.decoding(now), self.roster.in_phase(Phase.PREFILLING)
+        self.reuse.look_again(prefilling)
         queue, limits = self.roster.line.queue(prefilling, now), self.pacing.limits(decoding, prefilling)
         grants = plan_step([one.sequence_id for one in decoding], queue, limits, self._policy)
         slices = tuple(self.sequences[grant.request_id].slice_of(grant.num_tokens) for grant in grants)
@@ -195,6 +196,7 @@ class DecodeWorker:
         for part in batch.slices:
             sequence = self.sequences[part.request_id]
             sequence.num_cached = part.end
+            self.reuse.computed(sequence, part)
             if sequence.record.phase is Phase.PREFILLING:
                 self.num_local_prefill_tokens += part.num_tokens
             if sequence.scores is not None:
@@ -202,9 +204,8 @@ class DecodeWorker:
             for one in () if part.request_id in result.failures else self._drawn_for(sequence, part, now):
                 self._append(one, next(drawn), now)
         for sequence_id, error in result.failures.items():
-            if (
-                failed := self.sequences.get(sequence_id)
-            ) is not None:  # or another choice has failed the request already
+            # Another choice may have failed the request already.
+            if (failed := self.sequences.get(sequence_id)) is not None:
                 self.roster.fail(failed.request.request_id, error, now)
 
     def check_idle(self) -> None:
@@ -213,7 +214,7 @@ class DecodeWorker:
             raise RuntimeError(f"not idle: {len(self.sequences)} requests, {self.admission.num_landings} landings")
         if self.roster.running or self.roster.line or self.swapping.num_blocks_held:
             raise RuntimeError(f"{self.swapping.num_blocks_held} blocks are swapped, {len(self.roster.line)} wait")
-        self.pool.check_integrity()
+        self.reuse.check_integrity()
         self.receiver.slots.check_integrity()
         if self.pool.num_free != self.pool.num_blocks or self.receiver.slots.num_free != self.receiver.slots.num_slots:
             raise RuntimeError(f"{self.pool.num_free} blocks and {self.receiver.slots.num_free} slots are free")
@@ -223,9 +224,10 @@ class DecodeWorker:
         if not part.draws:
             return []
         if not sequence.num_generated:
+            num_found = sequence.names.computed_from or 0
             scores = None if sequence.scores is None else tuple(sequence.scores)
             sequence.scores = None
-            self.outlets.add_prompt(sequence.router_id, PromptRead(sequence.request.request_id, 0, scores))
+            self.outlets.add_prompt(sequence.router_id, PromptRead(sequence.request.request_id, num_found, scores))
         if sequence.record.phase is Phase.PREFILLING:
             sequence.move(now, Phase.DECODING)
         return self.admission.fork(sequence)
@@ -254,7 +256,12 @@ class DecodeWorker:
         self.receiver.revoke(generation)
 
     def _enqueue(
-        self, request: GenerateRequest, router_id: str, deadline_s: float, reservation: Reservation | None
+        self,
+        request: GenerateRequest,
+        router_id: str,
+        deadline_s: float,
+        names: PrefixNames,
+        reservation: Reservation | None,
     ) -> None:
         if self.roster.of_request(request.request_id):
             raise BadRequest(f"request {request.request_id} is already here")
@@ -262,7 +269,6 @@ class DecodeWorker:
             raise Overloaded(f"{self.admission.num_waiting} requests are waiting on {self.identity}")
         self.admission.check(request)
         now = self._clock()
-        is_scored_here = reservation is None and request.num_prompt_logprobs is not None
         sequence = DecodeSequence(
             sequence_id=request.request_id,
             request=request,
@@ -273,10 +279,12 @@ class DecodeWorker:
             tokens=list(request.prompt_token_ids),
             choices={choice: request.sampling_of(choice) for choice in range(request.num_choices)},
             reservation=reservation,
-            scores=[] if is_scored_here else None,
+            scores=[] if reservation is None and request.num_prompt_logprobs is not None else None,
+            names=names,
             arrival_s=now,
             num_predicted_output=self.expected_output.predict(request),
         )
+        sequence.num_cached_at_start = self.reuse.num_found_tokens(sequence)
         self.roster.place(sequence)
         self._num_arrived += request.num_choices
 
@@ -285,9 +293,3 @@ class DecodeWorker:
         error = WorkerUnavailable(f"the token stream from {self.identity} to router {router_id} has ended")
         for sequence in self.roster.of_router(router_id):
             self.roster.end(sequence, Phase.CANCELLED, self._clock(), error)
-
-
-def _fail_with(reservation: Reservation, arrived: Future[None]) -> None:
-    error = arrived.exception()
-    if error is not None:
-        reservation.fail(error)

@@ -249,6 +249,16 @@ class BlockTable:
         self._pool.share(shared)
         return BlockTable(self._pool, self._block_size, shared)
 
+    def adopt(self, block_ids: Sequence[int]) -> None:
+        """Puts full blocks, whose holder it becomes, in the place of its first ones, which it gives back. Raises `IllegalMove`,
+        and changes nothing, after release or when fewer are held.
+        """
+        if self._is_released or len(block_ids) > len(self._block_ids):
+            raise IllegalMove(f"a table of {len(self._block_ids)} blocks has no place for {len(block_ids)} others")
+        left = self._block_ids[: len(block_ids)]
+        self._block_ids[: len(block_ids)] = block_ids
+        self._pool.release(left)
+
     def release(self) -> None:
         """Gives all blocks back. Raises `IllegalMove` the second time."""
         if self._is_released:

@@ -135,13 +135,17 @@ class Receiver:
         check_compatible(layout, self._unpacker.layout)
         return self.commands.submit(lambda: self._connect(peer, layout))
 
+    def dtype_from(self, worker: WorkerId) -> KvDtype:
+        """The element type in which this prefill worker's KV crosses. Raises `NotConnected` when it is a stranger."""
+        if (dtype := self._peers.get(worker)) is None:
+            raise NotConnected(f"{worker} is not connected to {self.worker}")
+        return dtype
+
     def chunk_tokens_from(self, worker: WorkerId, rule: WireRule | None = None) -> int:
         """Tokens in a chunk of this prefill worker, by the receiver's own rule if no other is given. Raises `NotConnected`
         when it is a stranger.
         """
-        dtype = self._peers.get(worker)
-        if dtype is None:
-            raise NotConnected(f"{worker} is not connected to {self.worker}")
+        dtype = self.dtype_from(worker)
         rule = rule or self.config.rule
         fitting = self._unpacker.chunk_tokens(dtype, self._arena.slot_bytes, rule)
         block_size = self._unpacker.layout.block_size
