@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -42,9 +42,9 @@ class Heard:
     choices: list[list[int]] = field(default_factory=lambda: [[] for _ in range(NUM_CHOICES)])
 
 
-def asked() -> GenerateRequest:
-    """A prompt with several choices."""
-    return sampled(prompt_of(LENGTH, VOCAB), NUM_TOKENS, NUM_CHOICES)
+def asked(salt: str = "") -> GenerateRequest:
+    """A prompt with several choices, of which only those with the same salt find anything cached."""
+    return replace(sampled(prompt_of(LENGTH, VOCAB), NUM_TOKENS, NUM_CHOICES), cache_salt=salt)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,11 @@ async def listen(duo: Duo, request: GenerateRequest, heard: Heard) -> None:
 
 async def give_up(duo: Duo, num_turns: int, choices: set[int], others: list[Heard]) -> tuple[bool, Heard]:
     """Gives choices up after so many turns, or all by going away; whether it was in time, and what was heard."""
-    heard, request = Heard(), asked()
+    heard, request = Heard(), asked(f"{num_turns}")
     task = asyncio.create_task(listen(duo, request, heard))
-    rest = [asyncio.create_task(listen(duo, asked(), other)) for other in others]
+    rest = [
+        asyncio.create_task(listen(duo, asked(f"{num_turns}/{number}"), other)) for number, other in enumerate(others)
+    ]
     for _ in range(num_turns):
         await asyncio.sleep(0)
     was_in_time = not task.done()

@@ -43,24 +43,24 @@ def check_recovers(duo: Duo, texts: list[list[int]]) -> None:
 
 
 def test_p_dies_after_the_first_tokens_with_kv_on_the_wire(texts: list[list[int]]) -> None:
-    """D computes prompt and first token of each choice alone once the KV is overdue."""
+    """D computes prompt and first token once the KV is overdue, the first choice all of it, the others what it has not yet."""
     duo = Duo(DuoOptions(decode=DecodeConfig(max_step_tokens=64, max_sequences=16, kv_wait_s=0.5)))
     duo.run(lambda: duo.fleet.look())
     duo.fabric.faults.hold()
     assert answers_while(duo, NUM_CHOICES, "prefill-0") == texts
-    assert duo.decodes[0].num_local_prefill_tokens == NUM_CHOICES * (LENGTH + 1)
+    assert LENGTH + NUM_CHOICES <= duo.decodes[0].num_local_prefill_tokens < 2 * LENGTH
     duo.fabric.faults.release()
     check_recovers(duo, texts)
 
 
 @pytest.mark.parametrize("fault", ["corrupt_write", "drop_write"])
 def test_kv_that_never_arrives_whole_is_recomputed(fault: str, texts: list[list[int]]) -> None:
-    """Corrupt or lost for good: all choices are computed on D, and the transfer counts as one failure."""
+    """Corrupt or lost for good: it is computed on D, not for each choice anew, and the transfer counts as one failure."""
     duo = Duo()
     duo.run(lambda: duo.fleet.look())
     getattr(duo.fabric.faults, fault)(num=1000)
     assert duo.run(lambda: answers_of(duo, sampled(PROMPT, NUM_TOKENS, NUM_CHOICES))) == texts
-    assert duo.decodes[0].num_local_prefill_tokens == NUM_CHOICES * (LENGTH + 1)
+    assert LENGTH + NUM_CHOICES <= duo.decodes[0].num_local_prefill_tokens < 2 * LENGTH
     assert duo.decodes[0].admission.num_transfer_failures == 1
     duo.fabric.faults = type(duo.fabric.faults)()
     check_recovers(duo, texts)

@@ -111,7 +111,8 @@ def test_under_forced_preemption(num_prefill: int) -> None:
 
 
 def test_one_prefill_one_transfer_shared_blocks() -> None:
-    """P computes the prompt once and ships it once; on D all choices hold its full blocks, and nothing else, together."""
+    """P computes the prompt once and ships it once; on D all choices, and the prefix cache, hold its full blocks together,
+    and choices nothing else."""
     duo = Duo()
     decode = duo.decodes[0]
 
@@ -120,7 +121,7 @@ def test_one_prefill_one_transfer_shared_blocks() -> None:
         assert len(tables) == 3
         num_shared = LENGTH // BLOCK
         assert len({tuple(table[:num_shared]) for table in tables}) == 1
-        assert [decode.pool.num_holders(block) for block in tables[0][:num_shared]] == [3] * num_shared
+        assert [decode.pool.num_holders(block) for block in tables[0][:num_shared]] == [3 + 1] * num_shared
         tails = [block for table in tables for block in table[num_shared:]]
         assert [decode.pool.num_holders(block) for block in tails] == [1] * len(tails)
         seen.append(len(tables))

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from decode_worker.config import DecodeConfig
+from engine.prefix_cache.policy import PrefixCachePolicy
+from prefill_worker.config import PrefillConfig
 from protocol.errors import BadRequest, WorkerUnavailable
 from protocol.pace import TransferPlan
 from protocol.request import GeneratedToken, GenerateRequest
@@ -59,13 +61,20 @@ def landed(monkeypatch: pytest.MonkeyPatch) -> Landings:
     return found
 
 
-def _duo(rule: WireRule = LOSSY, least: float | None = LEAST, num_prefill: int = 1, num_decode: int = 1) -> Duo:
+def _duo(
+    rule: WireRule = LOSSY,
+    least: float | None = LEAST,
+    num_prefill: int = 1,
+    num_decode: int = 1,
+    prefix_cache: PrefixCachePolicy | None = PrefixCachePolicy.ARC,
+) -> Duo:
     return Duo(
         DuoOptions(
             num_prefill=num_prefill,
             num_decode=num_decode,
             landing=LandingConfig(rule=rule),
-            decode=DecodeConfig(max_step_tokens=64, max_sequences=16, min_wire_budget=least),
+            prefill=PrefillConfig(max_step_tokens=32, prefix_cache=prefix_cache),
+            decode=DecodeConfig(max_step_tokens=64, max_sequences=16, min_wire_budget=least, prefix_cache=prefix_cache),
             prefill_engine=BLOCKS,
             decode_engine=BLOCKS,
         )
@@ -86,13 +95,13 @@ async def _heard(duo: Duo, asked: GenerateRequest) -> tuple[list[int], list[KvLa
 
 def test_a_budget_of_one_lands_bit_for_bit_on_a_lossy_server(landed: Landings) -> None:
     """The two caches agree in every bit of the prompt's KV, which they do not without it; the text is the oracle's."""
-    duo = _duo()
+    duo = _duo(prefix_cache=None)
     pools = duo.prefills[0].engine.cache.pool, duo.decodes[0].engine.cache.pool
     for budget, is_exact in ((None, False), (1.0, True)):
         text, _ = duo.run(lambda budget=budget: _heard(duo, _asked(budget)))  # type: ignore[misc]
         ticket, blocks = landed[-1]
         assert ticket.rule.is_lossless is is_exact
-        # Alone in its pool, the prompt takes the same blocks each time on either side.
+        # Alone in its pool, where none is kept, the prompt takes the same blocks each time on either side.
         crossed = [pool[:, :, list(blocks)].flatten(2, 3)[:, :, : len(PROMPT)] for pool in pools]
         assert torch.equal(*crossed) is is_exact
     assert text == answer_in_one_piece(tiny_engine(num_blocks=128), PROMPT, NUM_TOKENS)
