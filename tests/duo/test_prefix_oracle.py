@@ -119,12 +119,15 @@ def test_several_answers(where: str) -> None:
 
 @pytest.mark.parametrize("policy", PrefixCachePolicy)
 @pytest.mark.parametrize("num_prefill", [0, 1])
-def test_under_forced_preemption(num_prefill: int, policy: PrefixCachePolicy) -> None:
-    """Requests that share a beginning lose their blocks, find again what was not given away, and end the same."""
+@pytest.mark.parametrize("swap_bytes", [0, 1 << 20])
+def test_under_forced_preemption(swap_bytes: int, num_prefill: int, policy: PrefixCachePolicy) -> None:
+    """Requests that share a beginning lose their blocks, find again what was not given away, and end the same; so do those
+    whose KV is swapped, which is brought back into blocks of their own.
+    """
     options = DuoOptions(
         num_prefill=num_prefill,
         decode_engine={"num_blocks": 30, "block_size": 4},
-        decode=DecodeConfig(max_step_tokens=48, max_sequences=8, prefix_cache=policy),
+        decode=DecodeConfig(max_step_tokens=48, max_sequences=8, prefix_cache=policy, swap_bytes=swap_bytes),
     )
     duo = Duo(options)
     prompts = [FIRST[:20] + prompt_of(length, VOCAB) for length in (60, 50, 40, 30, 20, 12, 5, 1)]
@@ -134,6 +137,7 @@ def test_under_forced_preemption(num_prefill: int, policy: PrefixCachePolicy) ->
         duo.check_idle()
     decode = duo.decodes[0]
     assert decode.num_preemptions > 0
+    assert (decode.num_swaps > 0) == (swap_bytes > 0)
     assert cache_of(decode).counters.num_hit_tokens > 0
     assert cache_of(decode).counters.num_evicted_blocks > 0
 
