@@ -91,7 +91,7 @@ class PrefixReuse:
                 continue  # it is in the midst of a block
             hashes, num_tokens = names.chain.hashes, len(sequence.tokens)
             if self.cache.peek(hashes, num_tokens).num_blocks > names.num_kept:
-                self._adopt(sequence, self.cache.match(hashes, num_tokens, num_had=names.num_kept))
+                self._adopt(sequence, self.cache.match_more(hashes, num_tokens, names.num_kept))
 
     def computed(self, sequence: DecodeSequence, part: SequenceSlice) -> None:
         """A step has computed a part of a sequence, whose `num_cached` says so already."""
@@ -134,13 +134,13 @@ class PrefixReuse:
         return names.chain
 
     def _adopt(self, sequence: DecodeSequence, found: list[int]) -> None:
+        start, is_started = sequence.names.num_kept, sequence.num_cached > sequence.num_cached_at_start
         for table in sequence.tables[1:]:
             self.pool.share(found)
-            table.adopt(found)
-        sequence.held_table().adopt(found)
-        is_started = sequence.num_cached > sequence.num_cached_at_start
-        sequence.names.num_kept = len(found)
-        sequence.num_cached = len(found) * self._layout.block_size
+            table.adopt(found, start)
+        sequence.held_table().adopt(found, start)
+        sequence.names.num_kept = start + len(found)
+        sequence.num_cached = sequence.names.num_kept * self._layout.block_size
         if not is_started:
             sequence.num_cached_at_start = sequence.num_cached
 

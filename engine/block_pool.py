@@ -249,14 +249,15 @@ class BlockTable:
         self._pool.share(shared)
         return BlockTable(self._pool, self._block_size, shared)
 
-    def adopt(self, block_ids: Sequence[int]) -> None:
-        """Puts full blocks, whose holder it becomes, in the place of its first ones, which it gives back. Raises `IllegalMove`,
-        and changes nothing, after release or when fewer are held.
+    def adopt(self, block_ids: Sequence[int], start: int) -> None:
+        """Puts full blocks, whose holder it becomes, in the place of its own from the `start`-th on, which it gives back.
+        Raises `IllegalMove`, and changes nothing, after release or when there are fewer.
         """
-        if self._is_released or len(block_ids) > len(self._block_ids):
-            raise IllegalMove(f"a table of {len(self._block_ids)} blocks has no place for {len(block_ids)} others")
-        left = self._block_ids[: len(block_ids)]
-        self._block_ids[: len(block_ids)] = block_ids
+        end = start + len(block_ids)
+        if self._is_released or not 0 <= start <= end <= len(self._block_ids):
+            raise IllegalMove(f"a table of {len(self._block_ids)} blocks has no place for others from {start} to {end}")
+        left = self._block_ids[start:end]
+        self._block_ids[start:end] = block_ids
         self._pool.release(left)
 
     def release(self) -> None:

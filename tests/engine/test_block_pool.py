@@ -258,21 +258,21 @@ def test_a_table_can_begin_with_shared_blocks() -> None:
     assert pool.num_free == 6
 
 
-def test_a_table_adopts_blocks_in_the_place_of_its_first() -> None:
+def test_a_table_adopts_blocks_in_the_place_of_its_own() -> None:
     """It holds them from then on instead of its own, which are free or stay with their other holders."""
     pool = BlockPool(8)
     table = BlockTable(pool, BLOCK_SIZE)
     table.ensure(3 * BLOCK_SIZE)
     own = list(table.block_ids)
     others = pool.allocate(2)
-    pool.share([own[0], *others])
-    table.adopt(others)
-    assert list(table.block_ids) == [*others, own[2]]
-    assert [pool.num_holders(block) for block in own] == [1, 0, 1]
-    with pytest.raises(IllegalMove, match="no place for 4"):
-        table.adopt(range(4))
+    pool.share([own[1], *others])
+    table.adopt(others, 1)
+    assert list(table.block_ids) == [own[0], *others]
+    assert [pool.num_holders(block) for block in own] == [1, 1, 0]
+    with pytest.raises(IllegalMove, match="no place for others from 2 to 4"):
+        table.adopt(others, 2)
     table.release()
     assert [pool.num_holders(block) for block in others] == [1, 1]
     with pytest.raises(IllegalMove):
-        table.adopt([])
+        table.adopt([], 0)
     pool.check_integrity()

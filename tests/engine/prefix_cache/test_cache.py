@@ -89,16 +89,16 @@ def test_two_equal_prompts_at_once(policy: PrefixCachePolicy) -> None:
 
 @POLICIES
 def test_asking_once_more_counts_what_is_new(policy: PrefixCachePolicy) -> None:
-    """A prompt that looks again is one query; what it finds more were misses that are hits now."""
+    """A prompt that looks again is one query, and gets what follows the blocks that it has."""
     cache, pool = opened(policy)
     first, second = (start(cache, pool, (1, 2, 3, 4, 5, 6, 7)) for _ in range(2))
     compute(cache, first, 2)
     before = replace(cache.counters)
-    found = cache.match(second.chain.hashes, 7, num_had=0)
+    found = cache.match_more(second.chain.hashes, 7, 0)
     compute(cache, first, 3)
-    more = cache.match(second.chain.hashes, 7, num_had=2)
-    assert (list(first.table.block_ids[:2]), list(first.table.block_ids[:3])) == (found, more)
-    expected = replace(before, num_hit_tokens=3 * BLOCK, num_hit_blocks=3, num_missed_blocks=3, num_stored_blocks=3)
+    more = cache.match_more(second.chain.hashes, 7, 2)
+    assert found + more == list(first.table.block_ids[:3])
+    expected = replace(before, num_hit_tokens=3 * BLOCK, num_hit_blocks=3, num_stored_blocks=3)
     assert cache.counters == expected
     for blocks in (found, more):
         pool.release(blocks)
