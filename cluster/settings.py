@@ -71,35 +71,42 @@ class ServeSettings:
     max_sequences: int = _setting(64, "requests that a decode worker runs at a time")
     prefill_policy: str = _setting(
         "fcfs",
-        "which prompt a prefill worker reads next (docs/scheduling.md)",
+        "which prompt a prefill worker reads next: spf-aging where lengths differ, priority where requests say how urgent they "
+        "are; docs/scheduling.md has them measured",
         metavar="NAME",
         choices=SERVING_POLICIES,
     )
     decode_policy: str = _setting(
         "fcfs",
-        "which request a decode worker takes in next (docs/scheduling.md)",
+        "which request a decode worker takes in next, by the same rules; prompts that it reads itself too",
         metavar="NAME",
         choices=SERVING_POLICIES,
     )
     kv_reserve: float = _setting(
         0.0,
-        "share of the predicted output for which a decode worker keeps blocks free: 0 admits early and preempts, 1 hardly "
-        "ever preempts",
+        "share, 0 to 1, of the predicted output for which a decode worker keeps blocks free: 0 admits early and preempts, 1 "
+        "hardly ever preempts",
         metavar="SHARE",
     )
     itl_target_ms: float = _setting(
         0.0,
-        "aim for steps of a decode worker that are no longer than this: prompts that it reads itself come in smaller chunks; "
-        "0 sets no aim",
+        "aim for steps of a decode worker that are no longer than this: prompts that it reads itself come in smaller chunks. 0 "
+        "sets no aim. No effect on prefill workers, which decode nothing, nor where a decode alone takes longer",
         metavar="MS",
     )
     swap_memory: str = _setting(
-        "0", "host memory of a decode worker for the KV of preempted requests; 0 computes it again", metavar="SIZE"
+        "0",
+        "host memory of a decode worker for the KV of preempted requests, used where computing it again would take longer; 0 "
+        "always computes it again",
+        metavar="SIZE",
     )
-    prefix_cache: bool = _setting(True, "keep the KV of prompts and answers for later prompts that begin alike")
+    prefix_cache: bool = _setting(
+        True,
+        "keep the KV of prompts and answers in idle blocks for later prompts that begin alike (docs/prefix-cache.md)",
+    )
     prefix_cache_policy: str = _setting(
         PrefixCachePolicy.ARC.value,
-        "which cached prefix goes first when there is need of room",
+        "which cached prefix goes first when there is need of room: by recency alone, or by recency and frequency",
         metavar="NAME",
         choices=tuple(PrefixCachePolicy),
     )

@@ -14,7 +14,8 @@ from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
-    """First item of a stream, before any token: no worker computed `cached_tokens` of the prompt for this request.
+    """First item of a stream, before any token. `cached_tokens` of the prompt were not computed by the worker that read it,
+    but found in its prefix cache.
 
     `prompt_logprobs` are there when the request asked for them.
     """

@@ -46,7 +46,9 @@ class FrontMetrics:
             "kvferry_prompt_tokens_total", "Tokens of prompts that got a first token", registry=registry
         )
         self.cached_tokens = Counter(
-            "kvferry_cached_prompt_tokens_total", "Those of them that no worker computed", registry=registry
+            "kvferry_cached_prompt_tokens_total",
+            "Those of them that the worker that read the prompt did not compute, but found in its prefix cache",
+            registry=registry,
         )
         self.generated_tokens = Counter("kvferry_generated_tokens_total", "Tokens of answers", registry=registry)
         self.kv_wire_ratio = _histogram(

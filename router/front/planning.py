@@ -108,6 +108,8 @@ def request_for(front: Front, body: SamplingBody, prompt: Prompt, sampling: Samp
         num_choices=body.n or 1,
         num_prompt_logprobs=body.prompt_logprobs,
         kv_wire_budget=body.kv_wire_budget,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
     )
 
 

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from protocol.request import MAX_CHOICES, MAX_LOGIT_BIASES, MAX_LOGPROBS, MAX_SEED
+from protocol.request import (
+    MAX_CACHE_SALT_CHARS,
+    MAX_CHOICES,
+    MAX_LOGIT_BIASES,
+    MAX_LOGPROBS,
+    MAX_PRIORITY,
+    MAX_SEED,
+)
 
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1024
@@ -87,3 +94,5 @@ class SamplingBody(Strict):
     logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIASES)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     kv_wire_budget: Annotated[float, Field(gt=0, le=1)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT_CHARS)] | None = None

@@ -24,7 +24,7 @@ class Shape(BaseModel):
 
 
 class PromptTokensDetails(Shape):
-    """`cached_tokens` of the prompts were not computed for this request."""
+    """`cached_tokens` of the prompts were not computed by the workers that read them, but found in their prefix caches."""
 
     cached_tokens: Count
 

@@ -23,8 +23,10 @@ from router.http.authentication import AuthenticationLayer
 from router.http.endpoints import CHAT, COMPLETIONS, GenerationLayer
 from router.http.errors import MethodNotAllowed, RouteNotFound, error_response, request_id_of
 from router.http.openapi.document import add_openapi_route
+from router.http.priorities import PRIORITY_HEADER
 from router.http.request_ids import RequestIdLayer
 from router.http.text_endpoints import add_text_routes
+from router.http.timeouts import TIMEOUT_HEADER
 from router.tokenization.tokenizer import Tokenizer
 
 
@@ -73,7 +75,7 @@ class _Application(FastAPI):
             app,
             allow_origins=config.cors_origins,
             allow_methods=("GET", "POST", "OPTIONS"),
-            allow_headers=("authorization", "content-type", "x-request-id", "x-request-timeout"),
+            allow_headers=("authorization", "content-type", "x-request-id", TIMEOUT_HEADER, PRIORITY_HEADER),
             expose_headers=("x-request-id", "retry-after"),
         )
 

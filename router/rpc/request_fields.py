@@ -17,7 +17,7 @@ from router.front.errors import MalformedJson
 SAMPLING_FIELDS = (
     *("model", "n", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "ignore_eos"),
-    *("prompt_logprobs", "echo", "kv_wire_budget"),
+    *("prompt_logprobs", "echo", "kv_wire_budget", "priority", "cache_salt"),
 )
 
 

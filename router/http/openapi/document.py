@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from protocol.request import MAX_PRIORITY
 from router.config import RouterConfig
 from router.front.front import Front
 from router.front.request_ids import HEADER, MAX_ID_CHARS
@@ -31,6 +32,7 @@ from router.http.openapi.responses import (
     reference,
 )
 from router.http.operator_schemas import ErrorAnswer
+from router.http.priorities import PRIORITY_HEADER
 from router.http.text_endpoints import DISTRIBUTION
 from router.http.timeouts import TIMEOUT_HEADER
 
@@ -117,8 +119,8 @@ def _parameters(operation: Operation, model: str) -> list[Schema]:
         for name, text in operation.path_parameters.items()
     ]
     found.append({"$ref": "#/components/parameters/requestId"})
-    if operation.has_timeout:
-        found.append({"$ref": "#/components/parameters/requestTimeout"})
+    if operation.is_generation:
+        found += [{"$ref": f"#/components/parameters/{name}"} for name in ("requestTimeout", "requestPriority")]
     return found
 
 
@@ -154,6 +156,12 @@ def _header_parameters(config: RouterConfig) -> Schema:
             "in": "header",
             "description": f"Seconds that the request may take. Never more than {config.request_timeout_s:g}.",
             "schema": {"type": "number", "exclusiveMinimum": 0},
+        },
+        "requestPriority": {
+            "name": PRIORITY_HEADER,
+            "in": "header",
+            "description": "The body's `priority`, where that has none. The smaller goes first; 0 is the default.",
+            "schema": {"type": "integer", "minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
         },
     }
 

@@ -46,7 +46,7 @@ class Operation:
     errors: tuple[int, ...] = ALWAYS
     description: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
-    has_timeout: bool = False
+    is_generation: bool = False
     unready: str = ""
 
 
@@ -59,7 +59,7 @@ def _generation(
 ) -> Operation:
     answers = {JSON_MEDIA_TYPE: reference(whole), EVENT_STREAM: event_schema(chunk)}
     text = "The answer comes whole, or as server-sent events when `stream` is true."
-    return Operation(name, summary, answers, (whole, chunk), body, GENERATION_ERRORS, text, has_timeout=True)
+    return Operation(name, summary, answers, (whole, chunk), body, GENERATION_ERRORS, text, is_generation=True)
 
 
 def _text(name: str, summary: str, body: type[BaseModel], model: type[BaseModel]) -> Operation:

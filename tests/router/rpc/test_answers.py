@@ -24,7 +24,7 @@ MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content
 SAMPLING: dict[str, Any] = {
     "model": MODEL, "n": 2, "max_tokens": 5, "min_tokens": 2, "temperature": 0.7, "top_p": 0.9, "top_k": 40,
     "min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "seed": 2**63 - 1,
-    "ignore_eos": True, "kv_wire_budget": 1.0,
+    "ignore_eos": True, "kv_wire_budget": 1.0, "priority": -5, "cache_salt": "tenant \u2603",
 }  # fmt: skip
 BODIES = [
     ({"prompt": "hi"}, {"text": "hi"}),

@@ -41,6 +41,7 @@ COMPLETIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             ("repetition_penalty", 0.0), ("seed", 2**63), ("logprobs", 21), ("prompt_logprobs", 21),
             ("stop", ["a", "b", "c", "d", "e"]), ("stop", [""]),
             ("kv_wire_budget", 0.0), ("kv_wire_budget", 0.5), ("kv_wire_budget", 1.5), ("kv_wire_budget", float("nan")),
+            ("priority", -(2**31)), ("cache_salt", ""), ("cache_salt", "x" * 257),
         ]
     ),
     ({}, {}),
