@@ -91,7 +91,7 @@ class ServeSettings:
     itl_target_ms: float = _setting(
         0.0,
         "aim for steps of a decode worker that are no longer than this: prompts that it reads itself come in smaller chunks. 0 "
-        "sets no aim. No effect on prefill workers, which decode nothing, nor where a decode alone takes longer",
+        "sets no aim. No effect on prefill workers, which decode nothing, nor on steps that only decode",
         metavar="MS",
     )
     swap_memory: str = _setting(

@@ -98,7 +98,10 @@ async def test_the_body_of_a_stranger_is_not_read() -> None:
 PREFLIGHT = [
     (b"origin", b"https://app.example"),
     (b"access-control-request-method", b"POST"),
-    (b"access-control-request-headers", b"authorization, content-type, x-request-id, x-request-timeout, x-kvferry-priority"),
+    (
+        b"access-control-request-headers",
+        b"authorization, content-type, x-request-id, x-request-timeout, x-kvferry-priority",
+    ),
 ]
 
 

@@ -63,6 +63,7 @@ async def test_choices_of_several_prompts_are_numbered_prompt_by_prompt() -> Non
     assert whole["usage"]["prompt_tokens"] == 3
     assert whole["usage"]["completion_tokens"] == 8
     assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert front.metric("kvferry_cached_prompt_tokens_total") == 2 * 3
     assert chunks[-1]["usage"] == whole["usage"]
 
 
