@@ -10,6 +10,7 @@ from protocol.request import MAX_CACHE_SALT_CHARS, MAX_PRIORITY
 from router.http.priorities import PRIORITY_HEADER
 from tests.support.http_front import FrontUnderTest
 
+NONE: dict[str, Any] = {"parameters": []}
 NAMES = ["completions", "chat"]
 PATHS = ["/v1/completions", "/v1/chat/completions"]
 BASES: dict[str, dict[str, Any]] = {
@@ -114,6 +115,8 @@ async def test_the_document_has_fields_and_header() -> None:
         assert (priority["minimum"], priority["maximum"]) == (-MAX_PRIORITY, MAX_PRIORITY)
         assert (salt["minLength"], salt["maxLength"]) == (1, MAX_CACHE_SALT_CHARS)
     parameter = {"$ref": "#/components/parameters/requestPriority"}
-    takes_it = {path for path, methods in found["paths"].items() if parameter in [*methods.values()][0]["parameters"]}
+    takes_it = {
+        path for path, methods in found["paths"].items() if parameter in methods.get("post", NONE)["parameters"]
+    }
     assert takes_it == set(PATHS)
     assert found["components"]["parameters"]["requestPriority"]["name"] == PRIORITY_HEADER
