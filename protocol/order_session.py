@@ -16,7 +16,10 @@ import grpc
 
 from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import BadRequest, Cancelled, KvferryError
+from protocol.prefix_events import EventBatch, PrefixSnapshot
+from protocol.prefix_wire import news_to_wire
 from protocol.rpc_errors import refuse
+from protocol.unsent_news import UnsentNews
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class OrderSession:
-    """One router's stream. But for `deliver`, which any thread may call, everything belongs to the server's loop."""
+    """One router's stream. But for the two `deliver`, which any thread may call, everything belongs to the server's loop."""
 
     def __init__(self, router_id: str, take: Callable[[OrderSession, pb.Order], None]) -> None:
         self.router_id = router_id
@@ -37,6 +40,7 @@ class OrderSession:
         self._loop = asyncio.get_running_loop()
         self._pending = pb.Delivery()
         self._num_unsent = 0
+        self._news = UnsentNews()
         self._wake = asyncio.Event()
         self._outstanding: dict[int, str] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
@@ -56,6 +60,9 @@ class OrderSession:
                 await self._wake.wait()
                 self._wake.clear()
                 delivery, self._pending = self._pending, pb.Delivery()
+                self._news.move_to(delivery)
+                if self._news:
+                    self._wake.set()
                 is_overrun, self._num_unsent = self._num_unsent > MAX_UNSENT, 0
                 yield delivery
                 if is_overrun:
@@ -122,6 +129,16 @@ class OrderSession:
         # A loop that was closed meanwhile has nobody left to read; it must not end the step thread.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._extend, fill)
+
+    def deliver_prefixes(self, news: PrefixSnapshot | EventBatch) -> None:
+        """Adds what happened in the worker's prefix cache. Never blocks. A router that reads too slowly misses some of it."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._add_news, news)
+
+    def _add_news(self, news: PrefixSnapshot | EventBatch) -> None:
+        if not self._news.add(news_to_wire(news)):
+            log.warning("router %s reads what is cached too slowly, and misses some", self.router_id)
+        self._wake.set()
 
     def _extend(self, fill: Callable[[pb.Delivery], None]) -> None:
         if self._num_unsent <= MAX_UNSENT:

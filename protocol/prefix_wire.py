@@ -20,6 +20,13 @@ MAX_PART_HASHES = 65_536
 """Names in one message, 1 MiB: larger snapshots come in parts."""
 
 
+def news_to_wire(news: PrefixSnapshot | EventBatch) -> list[pb.PrefixNews]:
+    """The messages of what a worker tells, which belong together."""
+    if isinstance(news, EventBatch):
+        return [pb.PrefixNews(events=events_to_wire(news))]
+    return [pb.PrefixNews(snapshot=part) for part in snapshot_to_wire(news)]
+
+
 def events_to_wire(batch: EventBatch) -> pb.PrefixEvents:
     """The message of a batch of events."""
     return pb.PrefixEvents(first_number=batch.first_number, events=map(_event_to_wire, batch.events))
@@ -42,6 +49,25 @@ def snapshot_to_wire(
             is_first=start == 0,
             is_last=start == starts[-1],
         )
+
+
+class NewsReader:
+    """Reads one worker's news."""
+
+    def __init__(self) -> None:
+        self._parts = SnapshotParts()
+
+    def take(self, message: pb.PrefixNews) -> PrefixSnapshot | EventBatch | None:
+        """What a message tells; None of a snapshot that is not complete. Raises `BadRequest` for what this version does not
+        know.
+        """
+        match message.WhichOneof("what"):
+            case "events":
+                return events_from_wire(message.events)
+            case "snapshot":
+                return self._parts.take(message.snapshot)
+            case other:
+                raise BadRequest(f"a prefix cache has no news {other}")
 
 
 class SnapshotParts:
