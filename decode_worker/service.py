@@ -12,6 +12,7 @@ import grpc
 
 from decode_worker.outlet import OutletBatch
 from decode_worker.worker import DecodeWorker
+from engine.prefix_cache.status import prefix_status
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_to_wire
@@ -83,6 +84,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_preemptions=worker.num_preemptions,
             num_local_prefill_tokens=worker.num_local_prefill_tokens,
             num_remote_prefill_tokens=admission.num_remote_prefill_tokens,
+            prefix_cache=prefix_status(worker.prefixes),
         )
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
@@ -125,6 +127,8 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             async for delivery in session.serve(request_iterator, context):
                 yield delivery
         finally:
+            if self._worker.news is not None:
+                self._worker.news.unfollow(session.router_id, session.deliver_prefixes)
             if self._worker.outlets.unsubscribe(session.router_id, deliver):
                 self._worker.cancel_router(session.router_id)
 
@@ -165,6 +169,11 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
                     request_id,
                     lambda: session.start(number, request_id, lambda: worker.cancel(request_id, choice), _fill_nothing),
                 )
+            case "prefix_snapshot":
+                if worker.news is None:
+                    raise BadRequest(f"{worker.identity} keeps no prefixes")
+                worker.news.follow(session.router_id, session.deliver_prefixes)
+                worker.bell.set()
             case other:
                 raise BadRequest(f"a decode worker does not take the order {other}")
 

@@ -26,6 +26,7 @@ from decode_worker.swapping import Swapping
 from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
+from engine.prefix_cache.news import PrefixNews
 from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, Overloaded, WorkerUnavailable
 from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
@@ -66,6 +67,7 @@ class DecodeWorker:
         self.preempting = Preempting(self.roster, self.swapping)
         self.reuse = PrefixReuse(self.pool, engine.layout, receiver, config)
         self.prefixes = self.reuse.cache
+        self.news = PrefixNews(self.prefixes) if self.prefixes is not None else None
         self.admission = Admission(engine, self.reuse, receiver, self.roster, self.swapping, config)
         self.expected_output = ExpectedOutput(engine.layout.model_fingerprint)
         self.num_steps = 0
@@ -153,6 +155,8 @@ class DecodeWorker:
         if batch is not None:
             self.settle(batch, self.step(batch, now), now)
         self.outlets.publish()
+        if self.news is not None:
+            self.news.publish()
         return batch is not None or num_commands > 0
 
     def expire(self, now: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from engine.prefix_cache.status import prefix_status
 from prefill_worker.sequence import PrefillAnswer
 from prefill_worker.worker import PrefillWorker
 from protocol import kvferry_worker_pb2 as pb
@@ -93,6 +94,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             hidden_bytes=hidden.num_hidden,
             acknowledged_bytes=hidden.num_acknowledged,
             links=links,
+            prefix_cache=prefix_status(worker.prefixes),
         )
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
@@ -112,11 +114,14 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             async for delivery in session.serve(request_iterator, context):
                 yield delivery
         finally:
+            if self._worker.news is not None:
+                self._worker.news.unfollow(session.router_id, session.deliver_prefixes)
             for request_id in session.outstanding:
                 self._worker.cancel(request_id)
 
     def _take(self, session: OrderSession, order: pb.Order) -> None:
         """Carries out one order. Raises what it is refused with."""
+        worker = self._worker
         match order.WhichOneof("what"):
             case "prefill":
                 self._prefill(session, order)
@@ -126,13 +131,18 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
                 session.after_check(
                     request_id,
                     lambda: session.start(
-                        order.number, request_id, lambda: self._worker.cancel(request_id, choice), _fill_nothing
+                        order.number, request_id, lambda: worker.cancel(request_id, choice), _fill_nothing
                     ),
                 )
             case "pace":
                 request_id, pace = order.pace.request_id, pace_from_wire(order.pace.pace)
-                session.after_check(request_id, lambda: self._worker.set_pace(request_id, pace))
+                session.after_check(request_id, lambda: worker.set_pace(request_id, pace))
                 session.done(order.number)
+            case "prefix_snapshot":
+                if worker.news is None:
+                    raise BadRequest(f"{worker.identity} keeps no prefixes")
+                worker.news.follow(session.router_id, session.deliver_prefixes)
+                worker.bell.set()
             case other:
                 raise BadRequest(f"a prefill worker does not take the order {other}")
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from engine.batch import SampledToken, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
+from engine.prefix_cache.news import PrefixNews
 from prefill_worker.admission import Admission
 from prefill_worker.checks import check_request, check_ticket
 from prefill_worker.config import PrefillConfig
@@ -51,6 +52,7 @@ class PrefillWorker:
         self.engine = engine
         self.pool = BlockPool(engine.num_blocks)
         self.prefixes = prefixes_of(self.pool, engine.layout, config.prefix_cache)
+        self.news = PrefixNews(self.prefixes) if self.prefixes is not None else None
         self.sender = sender
         self.config = config
         self.num_steps = 0
@@ -144,6 +146,8 @@ class PrefillWorker:
         batch = self.next_batch(now)
         if batch is not None:
             self.settle(batch, self.step(batch), now)
+        if self.news is not None:
+            self.news.publish()
         return batch is not None or num_commands > 0
 
     def admit(self, now: float) -> None:
