@@ -94,6 +94,6 @@ def _bytes_to_send(question: PairingQuestion, prefill: PrefillLoad, decode: Deco
     per_token = question.wire_bytes_per_token
     if per_token is None:
         per_token = min(prefill.kv_bytes_per_token, decode.kv_bytes_per_token)
-    num_sent = question.num_prompt_tokens - decode.num_cached_tokens if question.is_sent else 0
+    num_sent = question.num_prompt_tokens - decode.num_landed_tokens if question.is_sent else 0
     num_last = min(num_sent, question.chunk_tokens)
     return per_token * (num_sent - num_last), per_token * num_last

@@ -83,7 +83,7 @@ def print_status(view: Mapping[str, Any]) -> None:
     console.print("ready" if view["is_ready"] else f"not ready: {view['reason']}")
     table = _table(
         "worker", "health", "waiting", "running", "blocks free", "slots free", "transfers", "failed", "moved", "of FP16",
-        "hidden", "where",
+        "hidden", "cached", "where",
     )  # fmt: skip
     for worker in view["workers"]:
         status = worker["status"]
@@ -99,6 +99,7 @@ def print_status(view: Mapping[str, Any]) -> None:
             format_size(status["transfer_bytes"]),
             ratio_of_landings(status) or "-",
             hidden_ratio(status) or "-",
+            hit_ratio(worker["prefix_cache"]) or "-",
             f"{worker['device']}, pid {worker['process_id']} on {worker['host']}",
         )
     console.print(table)
@@ -143,6 +144,12 @@ def hidden_ratio(status: Mapping[str, int]) -> str:
     """The share of a prefill worker's KV that had landed when its prompt's first token was sampled; empty where none did."""
     num_bytes = status["acknowledged_bytes"]
     return f"{status['hidden_bytes'] / num_bytes:.3f}" if num_bytes else ""
+
+
+def hit_ratio(prefix_cache: Mapping[str, int] | None) -> str:
+    """The share of the tokens of a worker's prompts that were in its prefix cache; empty before the first, and without one."""
+    num_tokens = prefix_cache["num_query_tokens"] if prefix_cache else 0
+    return f"{prefix_cache['num_hit_tokens'] / num_tokens:.3f}" if prefix_cache and num_tokens else ""
 
 
 def _wide_console() -> Console:

@@ -31,7 +31,7 @@ TIE_SHARE, TIE_S = 0.05, 0.001
 NEARLY_FULL = 0.95
 LEAST_BYTES_PER_SECOND = 1.0
 """A link that is there counts as no slower."""
-_READER, _PLACE = struct.Struct("9d"), struct.Struct("4d")
+_READER, _PLACE = struct.Struct("9d"), struct.Struct("5d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,9 @@ class PrefillLoad:
 @dataclass(frozen=True, slots=True)
 class DecodeLoad:
     """`num_active` requests are under way there, `num_held_tokens` of its `capacity_tokens` are spoken for, and a request
-    stays `mean_stay_s`. `num_queued_tokens` are those of prompts that it reads itself. `reader` and `place` are the figures
-    once more, packed.
+    stays `mean_stay_s`. `num_queued_tokens` are those of prompts that it reads itself; of this one it would not have to read
+    `num_cached_tokens`, and `num_landed_tokens` would not have to cross: it has their KV as it would land. `reader` and
+    `place` are the figures once more, packed.
     """
 
     name: str
@@ -69,14 +70,15 @@ class DecodeLoad:
     mean_stay_s: float = ASSUMED_STAY_S
     num_queued_tokens: int = 0
     num_cached_tokens: int = 0
+    num_landed_tokens: int = 0
     kv_bytes_per_token: float = 0.0
     reader: bytes = field(init=False, repr=False, compare=False)
     place: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reader", _packed_reader(self))
-        place = _PLACE.pack(self.num_active, self.num_held_tokens, self.capacity_tokens, self.mean_stay_s)
-        object.__setattr__(self, "place", place)
+        figures = self.num_active, self.num_held_tokens, self.capacity_tokens, self.mean_stay_s, self.num_landed_tokens
+        object.__setattr__(self, "place", _PLACE.pack(*figures))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +174,7 @@ def pair_costs(question: PairingQuestion) -> PairCosts:
     num_prefills = len(question.prefills)
     readers = _readers(question)
     needed = max(1, question.num_held_tokens)
-    num_active, held, capacity, stay_s = _unpacked([one.place for one in question.decodes], _PLACE)
+    num_active, held, capacity, stay_s, landed = _unpacked([one.place for one in question.decodes], _PLACE)
     shares = (held + needed) / np.maximum(1.0, capacity)
     table = np.empty((num_prefills + 1, len(question.decodes)))
     table[-1] = readers.queue_s[num_prefills:] + readers.own_s[num_prefills:] * _local_price(num_active)
@@ -180,7 +182,7 @@ def pair_costs(question: PairingQuestion) -> PairCosts:
     if question.is_local_only:
         remote.fill(math.inf)
     elif num_prefills:
-        _remote_s(question, readers, remote)
+        _remote_s(question, readers, landed, remote)
     table += slot_waits_s(shares, capacity / needed, stay_s)
     return PairCosts(table, shares)
 
@@ -225,12 +227,11 @@ def _local_price(num_active: Costs) -> Costs:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Readers:
     """All workers as readers of the prompt, prefill workers first: seconds of the prompt itself (`PrefillTimeModel.predict_s`)
-    and of the queue before it, tokens of it that are cached, bytes of a cached token.
+    and of the queue before it, bytes of a cached token.
     """
 
     own_s: Costs
     queue_s: Costs
-    num_cached: Costs
     kv_bytes: Costs
 
 
@@ -250,17 +251,17 @@ def _readers(question: PairingQuestion) -> _Readers:
     fixed_s, token_s, pair_s, queued_s = weights
     # The pairs of the computed tokens are those of the whole prompt without those of its cached beginning.
     own_s = np.maximum(fixed_s + token_s * (tokens - cached) + pair_s * (pairs - cached_pairs), MIN_PREDICTED_S)
-    return _Readers(own_s, queued_s * queued, cached * 1e3, kv_bytes)
+    return _Readers(own_s, queued_s * queued, kv_bytes)
 
 
-def _remote_s(question: PairingQuestion, readers: _Readers, remote: Costs) -> None:
+def _remote_s(question: PairingQuestion, readers: _Readers, landed: Costs, remote: Costs) -> None:
     """Writes into `remote` when the KV of the whole prompt is on D, infinite without a link, `[prefill, decode]`.
 
-    What D has in its cache does not cross.
+    What D has as it would land does not cross.
     """
     num_prefills = len(question.prefills)
     num_tokens = question.num_prompt_tokens if question.is_sent else 0
-    num_sent = np.maximum(num_tokens - readers.num_cached[num_prefills:], 0.0)
+    num_sent = np.maximum(num_tokens - landed, 0.0)
     num_last = np.minimum(num_sent, question.chunk_tokens)
     per_token: Costs | float
     if question.wire_bytes_per_token is None:

@@ -50,10 +50,11 @@ class Attempt:
 
     async def run(self) -> AsyncGenerator[list[GenerationEvent], None]:
         """The events of this try, with indices of its own; those that are ready together are one item."""
-        pair = self._fleet.choose(self.request, self._excluded)
+        cached = self._fleet.cached_tokens(self.request)
+        pair = self._fleet.choose(self.request, self._excluded, cached)
         decode = self._decode = self._fleet.decodes[pair.decode]
         inbox = self._inbox = decode.client.open(self.request.request_id, self._remaining_s())
-        books = AttemptBooks(self.request, decode, self._fleet.transfers)
+        books = AttemptBooks(self.request, decode, self._fleet.transfers, cached)
         try:
             with books.stay():
                 async with aclosing(self._first_events(decode, pair.prefill, inbox, books)) as batches:
@@ -99,6 +100,8 @@ class Attempt:
             elif isinstance(item, KvLanded):
                 books.landed()
                 events.append(item)
+            else:
+                books.was_read(item.num_cached_tokens)
         return events
 
     async def _cancel_on(
@@ -152,6 +155,7 @@ class Attempt:
         books.reads_itself()
         await decode.client.generate(self.request, self._remaining_s())
         read = await self._prompt_read(decode, inbox)
+        books.was_read(read.num_cached_tokens)
         wants_scores = self.request.num_prompt_logprobs is not None
         yield [GenerationStart(read.num_cached_tokens, read.scores if wants_scores else None)]
 
@@ -189,7 +193,8 @@ class Attempt:
         plan: TransferPlan | None = None
         if ticket is not None:
             layouts = prefill.description.layout, decode.description.layout
-            plan = await books.sending(prefill, wire_bytes(self.request, *layouts, self._fleet.rules.wire))
+            num_bytes = wire_bytes(self.request, *layouts, self._fleet.rules.wire, ticket.first_token)
+            plan = await books.sending(prefill, num_bytes)
         order = books.order(prefill)
         outcome = await prefill.client.prefill(self.request, ticket, self._remaining_s(), plan)
         books.answered(prefill, order, outcome.num_cached_tokens)

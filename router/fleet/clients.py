@@ -14,6 +14,7 @@ from protocol.description import WorkerDescription
 from protocol.errors import KvferryError
 from protocol.ids import WorkerId
 from protocol.pace import Pace, TransferPlan, TransferProgress
+from protocol.prefix_events import EventBatch, PrefixSnapshot
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs
 from protocol.ticket import Ticket
 from router.generation import KvLanded
@@ -40,6 +41,8 @@ class PromptRead:
     scores: PromptLogprobs
 
 
+PrefixNews = PrefixSnapshot | EventBatch | None
+"""What a worker tells of its prefix cache; None: no more comes, or some of it was not understood."""
 InboxItem = GeneratedToken | PromptRead | KvLanded
 MAX_TOGETHER = 64
 """Tokens that are handed on at once, so that a burst for one request does not hold up the others."""
@@ -122,6 +125,12 @@ class WorkerClient(Protocol):
 
     async def forget(self, worker: WorkerId) -> None:
         """Ends all transfers with a worker that is gone."""
+        ...
+
+    async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
+        """Has `on_news` called with all that is in the worker's prefix cache, and from then on with its events, in place of
+        whom it was called with before. After None it has to be called again.
+        """
         ...
 
     async def is_gone(self) -> bool:

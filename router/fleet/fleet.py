@@ -12,13 +12,15 @@ from typing import Any
 
 from protocol.errors import KvferryError, NotReady
 from protocol.request import GenerateRequest
+from router.fleet.cached_prefixes import CachedPrefixes
+from router.fleet.cached_tokens import NOTHING_CACHED, CachedTokens
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.member import Member
 from router.fleet.network_view import sight_of
 from router.fleet.pairing import POLICIES
 from router.fleet.planned_transfers import PlannedTransfers
-from router.fleet.question import RoutingRules, question_of
+from router.fleet.question import RoutingRules, question_of, with_cached
 from router.generation import Readiness, WorkerReadiness
 from router.reservations.contract import Reservations
 from scheduling.pair_cost import Pair
@@ -58,6 +60,7 @@ class Fleet:
     ) -> None:
         self.rules = rules or RoutingRules()
         self.transfers = PlannedTransfers(reservations, self.rules.clock)
+        self.prefixes = CachedPrefixes(self.rules.clock)
         self.router_id = secrets.token_hex(8)
         self.prefills: dict[str, Member[PrefillClient]] = {}
         self.decodes: dict[str, Member[DecodeClient]] = {}
@@ -113,6 +116,7 @@ class Fleet:
     async def close(self) -> None:
         """Ends all connections."""
         await self.pause()
+        await self.prefixes.close()
         if self.reservations is not None and self._has_started:
             await self.reservations.close()
         for member in self.members:
@@ -124,11 +128,19 @@ class Fleet:
             await self._link(prefill, decode)
         self._show_network()
 
-    def choose(self, request: GenerateRequest, excluded: frozenset[str]) -> Pair:
-        """The pair for a request, without the workers named in `excluded`. Raises `NotReady` when nobody can decode."""
+    def cached_tokens(self, request: GenerateRequest) -> CachedTokens:
+        """What the workers have of a prompt, as far as they have told."""
+        return self.prefixes.cached_tokens(request, self.rules.wire)
+
+    def choose(self, request: GenerateRequest, excluded: frozenset[str], cached: CachedTokens = NOTHING_CACHED) -> Pair:
+        """The pair for a request of whose prompt so much is `cached`, without the workers named in `excluded`.
+
+        Raises `NotReady` when nobody can decode.
+        """
         prefills = [one for one in self.prefills.values() if one.is_healthy and one.name not in excluded]
         decodes = [one for one in self.decodes.values() if one.is_healthy and one.name not in excluded]
-        pair = POLICIES[self.rules.policy](question_of(request, prefills, decodes, self.rules, self._num_choices))
+        question = with_cached(question_of(request, prefills, decodes, self.rules, self._num_choices), cached)
+        pair = POLICIES[self.rules.policy](question)
         self._num_choices += 1
         if pair is None:
             raise NotReady("no decode worker is healthy")
@@ -178,6 +190,7 @@ class Fleet:
         if self._unlinked() and (self._linker is None or self._linker.done()):
             # On its own: a handshake with a worker that hangs must not keep the others from being looked after.
             self._linker = asyncio.create_task(self.link_all())
+        self.prefixes.look_after([*self.prefills.values()], [*self.decodes.values()])
         self._show_network()
 
     def _show_network(self) -> None:

@@ -14,10 +14,11 @@ import grpc
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import WorkerDescription, description_from_wire
-from protocol.errors import DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
+from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, WorkerUnavailable, by_code
 from protocol.ids import WorkerId
 from protocol.order_session import ROUTER_KEY
 from protocol.pace import Pace, TransferPlan, TransferProgress
+from protocol.prefix_wire import NewsReader
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc
@@ -34,7 +35,7 @@ from protocol.wire import (
     token_to_wire,
     worker_id_to_wire,
 )
-from router.fleet.clients import PrefillOutcome, PromptRead, TokenInbox
+from router.fleet.clients import PrefillOutcome, PrefixNews, PromptRead, TokenInbox
 from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
 from router.generation import KvLanded
 
@@ -75,9 +76,11 @@ class GrpcWorkerClient:
         self._messages = messages or GenerationMessages()
         self._channel = open_channel(target, token)
         self._worker_stub = rpc.WorkerStub(self._channel)
+        self._on_news: Callable[[PrefixNews], None] | None = None
+        self._news = NewsReader()
         metadata = ((ROUTER_KEY, router_id),)
         self._orders = OrderStream(
-            target, lambda: self._worker_stub.Orders(metadata=metadata), self._on_delivery, self._on_end
+            target, lambda: self._worker_stub.Orders(metadata=metadata), self._on_delivery, self._on_stream_end
         )
 
     async def describe(self) -> WorkerDescription:
@@ -106,6 +109,11 @@ class GrpcWorkerClient:
             await self._worker_stub.Forget(pb.ForgetRequest(worker=worker_id_to_wire(worker)), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             raise self._silence(error) from error
+
+    async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
+        """Has `on_news` called with what is cached there, then with its events, and with None when there are no more."""
+        self._on_news, self._news = on_news, NewsReader()
+        await self._orders.tell(prefix_snapshot=pb.PrefixSnapshotOrder())
 
     async def is_gone(self) -> bool:
         """Whether its host refuses the connection: nobody listens there any more, so that the process has ended."""
@@ -141,9 +149,26 @@ class GrpcWorkerClient:
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
         """What comes besides answers."""
+        if self._on_news is None:
+            return
+        for message in delivery.prefix:
+            try:
+                news = self._news.take(message)
+            except BadRequest as error:
+                log.warning("worker at %s: %s", self.target, error.message)
+                self._on_news(None)
+                continue
+            if news is not None:
+                self._on_news(news)
+
+    def _on_stream_end(self, error: KvferryError) -> None:
+        """The stream has ended, and with it all that waits for something on it."""
+        if self._on_news is not None:
+            self._on_news(None)
+        self._on_end(error)
 
     def _on_end(self, error: KvferryError) -> None:
-        """The stream has ended."""
+        """Whoever waits for a delivery learns that none comes."""
 
     def _error(self, error: grpc.RpcError) -> KvferryError:
         return from_rpc(error, f"worker at {self.target}")
@@ -200,6 +225,7 @@ class GrpcPrefillClient(GrpcWorkerClient):
         self._watchers.pop(request_id, None)
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
+        super()._on_delivery(delivery)
         for message in delivery.progress:
             if (on_progress := self._watchers.get(message.request_id)) is not None:
                 on_progress(progress_from_wire(message))
@@ -247,6 +273,7 @@ class GrpcDecodeClient(GrpcWorkerClient):
         await self._ask_at_once(deadline_s, generate=self._messages.of(request))
 
     def _on_delivery(self, delivery: pb.Delivery) -> None:
+        super()._on_delivery(delivery)
         for landing in delivery.landings:
             if (inbox := self._inboxes.get(landing.request_id)) is not None:
                 inbox.put(KvLanded(landing.wire_bytes, landing.half_bytes))

@@ -28,9 +28,20 @@ COUNTERS = {
     "kv_transfer_failures": ("num_transfer_failures", "Transfers that were given up"),
     "kv_transfer_hidden_bytes": ("hidden_bytes", "Bytes acknowledged when the first token was sampled (prefill)"),
     "kv_transfer_acknowledged_bytes": ("acknowledged_bytes", "All bytes of the same transfers (prefill)"),
-    "preemptions": ("num_preemptions", "Requests that lost their blocks and were computed again"),
+    "preemptions": ("num_preemptions", "Requests that lost their blocks before they had ended"),
+    "swaps": ("num_swaps", "Those whose KV was kept in host memory and not computed again"),
     "local_prefill_tokens": ("num_local_prefill_tokens", "Tokens computed from prompts by this worker"),
     "remote_prefill_tokens": ("num_remote_prefill_tokens", "Prompt tokens whose KV landed here"),
+}
+PREFIX_COUNTERS = {
+    "prefix_cache_query_tokens": ("num_query_tokens", "Tokens of the prompts that were looked for in the prefix cache"),
+    "prefix_cache_hit_tokens": ("num_hit_tokens", "Those of them that were found"),
+    "prefix_cache_stored_blocks": ("num_stored_blocks", "Blocks that the prefix cache took in"),
+    "prefix_cache_evicted_blocks": ("num_evicted_blocks", "Blocks that it gave up"),
+}
+OUTPUT_LENGTHS = {
+    "output_length_error_octaves": "Mean of |log2(predicted / actual)| over the lengths of answers (decode)",
+    "output_length_covered_ratio": "Answers that were no longer than predicted, of all (decode)",
 }
 
 
@@ -60,9 +71,39 @@ class _FleetCollector(Collector):
             for member in members:
                 counter.add_metric(_labels(member), getattr(member.status, field))
             yield counter
+        yield from self._prefix_caches(members)
+        yield from self._output_lengths(members)
         yield self._bytes(members)
         yield self._hidden(members)
         yield self._prediction_errors(members)
+
+    def _prefix_caches(self, members: list[Member[Any]]) -> Iterator[Metric]:
+        """Of workers that keep prefixes; how much of that the router knows of is its own."""
+        keepers = [one for one in members if one.status.HasField("prefix_cache")]
+        blocks = GaugeMetricFamily(
+            "kvferry_prefix_cache_blocks", "Blocks that can be found in the prefix cache", labels=("worker", "role")
+        )
+        for member in keepers:
+            blocks.add_metric(_labels(member), member.status.prefix_cache.num_blocks)
+        yield blocks
+        for name, (field, text) in PREFIX_COUNTERS.items():
+            counter = CounterMetricFamily(f"kvferry_{name}", text, labels=("worker", "role"))
+            for member in keepers:
+                counter.add_metric(_labels(member), getattr(member.status.prefix_cache, field))
+            yield counter
+        yield GaugeMetricFamily(
+            "kvferry_prefix_index_blocks",
+            "Blocks of the workers' prefix caches that this router knows of",
+            value=self._fleet.prefixes.num_blocks,
+        )
+
+    def _output_lengths(self, members: list[Member[Any]]) -> Iterator[Metric]:
+        for name, text in OUTPUT_LENGTHS.items():
+            gauge = GaugeMetricFamily(f"kvferry_{name}", text, labels=("worker", "role"))
+            for member in members:
+                if member.description.role == "decode":
+                    gauge.add_metric(_labels(member), getattr(member.status, name))
+            yield gauge
 
     def _hidden(self, members: list[Member[Any]]) -> Metric:
         family = GaugeMetricFamily(

@@ -201,15 +201,20 @@ class PlannedTransfer:
 
 
 def ask_of(
-    request: GenerateRequest, prefill: Member[PrefillClient], decode: Member[DecodeClient], num_bytes: float
+    request: GenerateRequest,
+    prefill: Member[PrefillClient],
+    decode: Member[DecodeClient],
+    num_bytes: float,
+    num_cached_tokens: int = 0,
 ) -> TransferAsk:
-    """What is asked for a prompt of `num_bytes` on the wire that is already counted among those queued on `prefill`.
+    """What is asked for a prompt of `num_bytes` on the wire that is already counted among those queued on `prefill`, without
+    the `num_cached_tokens` that it has.
 
     Its KV is produced evenly while it is read, which begins when the prompts before it have been.
     """
-    num_tokens = request.num_prompt_tokens
-    own_s = prefill.prefill_time.predict_s(PromptWork(num_tokens))
-    queued = PromptWork(num_tokens, 0, max(0, prefill.num_queued_tokens - num_tokens))
+    num_computed = request.num_prompt_tokens - num_cached_tokens
+    own_s = prefill.prefill_time.predict_s(PromptWork(num_computed, num_cached_tokens))
+    queued = PromptWork(num_computed, num_cached_tokens, max(0, prefill.num_queued_tokens - num_computed))
     return TransferAsk(
         request_id=request.request_id,
         source=prefill.name,

@@ -7,7 +7,7 @@ says beyond that is at most as old as the events on their way. A worker's cache 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import ConfigError, KvferryError
@@ -80,25 +80,28 @@ class PrefixIndex:
         """Blocks that the prompt with these names would find at the worker, from its first on."""
         return self.num_cached_by_worker(hashes).get(worker, 0)
 
-    def num_cached_by_worker(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
-        """For each worker that is known the blocks that the prompt with these names would find there."""
+    def num_cached_by_worker(self, hashes: Iterable[bytes]) -> dict[WorkerId, int]:
+        """For each worker that is known the blocks that the prompt with these names would find there. No more names are taken
+        than somebody has, and one.
+        """
         if not self._workers:
             return {}
         remaining = self._used_bits()
         depths: dict[int, int] = {}
-        depth, masks = 0, self._masks
-        for depth, key in enumerate(hashes):
+        masks = self._masks
+        walked: list[bytes] = []
+        for key in hashes:
             present = masks.get(key, 0) & remaining
             if present != remaining:
-                depths |= dict.fromkeys(_bits(remaining & ~present), depth)
+                depths |= dict.fromkeys(_bits(remaining & ~present), len(walked))
                 remaining = present
                 if not remaining:
                     break
+            walked.append(key)
         else:
-            depth = len(hashes)
-            depths |= dict.fromkeys(_bits(remaining), depth)
+            depths |= dict.fromkeys(_bits(remaining), len(walked))
         # What was asked for stays longer, the beginning longest.
-        for key in reversed(hashes[:depth]):
+        for key in reversed(walked):
             masks.move_to_end(key)
         return {worker: depths[seen.bit] for worker, seen in self._workers.items()}
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from protocol.layout import KvLayout
 from protocol.request import GenerateRequest
-from protocol.wire_rule import WireOffer
+from protocol.wire_rule import WireOffer, WireRule
 from router.config import RoutingPolicy
+from router.fleet.cached_tokens import CachedTokens
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
 from router.fleet.network_view import link_rate
@@ -46,7 +47,7 @@ def question_of(
     rules: RoutingRules,
     ordinal: int,
 ) -> PairingQuestion:
-    """The question, of the workers that may be chosen. No worker knows a prefix yet: nothing counts as cached."""
+    """The question, of the workers that may be chosen, as if no worker had anything of the prompt."""
     names = tuple([one.name for one in decodes])
     shape = len(prefills), len(names)
     rates = b"".join([_packed_link_rates(one, names, rules.link_bytes_per_second) for one in prefills])
@@ -67,19 +68,45 @@ def question_of(
     )
 
 
+def with_cached(question: PairingQuestion, cached: CachedTokens) -> PairingQuestion:
+    """The question when workers have some of the prompt."""
+    if not cached.read and not cached.landed:
+        return question
+    read, landed = cached.read, cached.landed_from_any()
+    return replace(
+        question,
+        prefills=[
+            replace(one, num_cached_tokens=read[one.name]) if one.name in read else one for one in question.prefills
+        ],
+        decodes=[
+            replace(one, num_cached_tokens=read.get(one.name, 0), num_landed_tokens=landed.get(one.name, 0))
+            if one.name in read or one.name in landed
+            else one
+            for one in question.decodes
+        ],
+    )
+
+
+def wire_rule_of(request: GenerateRequest, wire: WireOffer) -> WireRule:
+    """How the KV of a request is written whose budget was checked."""
+    budget = request.kv_wire_budget
+    return wire.rule if budget is None else wire.rule.with_budget(budget)
+
+
 def lossy_bytes_per_token(request: GenerateRequest, layout: KvLayout, wire: WireOffer) -> float | None:
     """Bytes on the wire of one token's KV; None when it crosses as it is cached."""
-    budget = request.kv_wire_budget
-    rule = wire.rule if budget is None else wire.rule.with_budget(budget)
+    rule = wire_rule_of(request, wire)
     return None if rule.is_lossless else rule.budget * SIXTEEN_BIT_BYTES * layout.elements_per_token
 
 
-def wire_bytes(request: GenerateRequest, sender: KvLayout, receiver: KvLayout, wire: WireOffer) -> float:
-    """Bytes that a prompt's KV has on the wire, as predicted."""
+def wire_bytes(
+    request: GenerateRequest, sender: KvLayout, receiver: KvLayout, wire: WireOffer, first_token: int = 0
+) -> float:
+    """Bytes that a prompt's KV has on the wire from `first_token` on, as predicted."""
     per_token = lossy_bytes_per_token(request, receiver, wire)
     if per_token is None:
         per_token = float(min(sender.bytes_per_token, receiver.bytes_per_token))
-    return per_token * request.num_prompt_tokens
+    return per_token * (request.num_prompt_tokens - first_token)
 
 
 def _prefill_load(member: Member[PrefillClient]) -> PrefillLoad:

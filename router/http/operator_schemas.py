@@ -85,7 +85,10 @@ class ReadinessAnswer(Shape):
 
 class ClusterWorker(Shape):
     """A worker: where it runs, what it holds, how it is. `status` has its counters by name, `kv_bytes_by_tier` the bytes of KV
-    packed or unpacked by precision. `prefill_prediction_error_ratio` is how far off the predicted times of its prompts were.
+    packed or unpacked by precision, `prefix_cache` the counters of that, null where none is kept.
+    `output_length_error_octaves` is how far off its predictions of answers' lengths were, `output_length_covered_ratio` the
+    share of answers that were no longer; `prefill_prediction_error_ratio` is how far off the predicted times of its prompts
+    were.
     """
 
     name: str
@@ -104,6 +107,9 @@ class ClusterWorker(Shape):
     capacity_tokens: Count
     status: dict[str, Count]
     kv_bytes_by_tier: dict[str, Count]
+    prefix_cache: dict[str, Count] | None
+    output_length_error_octaves: float
+    output_length_covered_ratio: float
     prefill_prediction_error_ratio: float | None
 
 

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cluster.console import hidden_ratio, print_reservations, ratio_of_landings
+from cluster.console import hidden_ratio, hit_ratio, print_reservations, ratio_of_landings
 
 
 def test_the_ratio_is_that_of_all_landings() -> None:
@@ -20,6 +20,13 @@ def test_the_hidden_share_is_that_of_all_transfers() -> None:
     assert hidden_ratio({"hidden_bytes": 3_000, "acknowledged_bytes": 4_000}) == "0.750"
     assert hidden_ratio({"hidden_bytes": 0, "acknowledged_bytes": 4_000}) == "0.000"
     assert hidden_ratio({"hidden_bytes": 0, "acknowledged_bytes": 0}) == ""
+
+
+def test_the_share_that_was_cached_is_that_of_all_prompts() -> None:
+    """Nothing is said of a worker that keeps no prefixes, or that no prompt has come to."""
+    assert hit_ratio({"num_query_tokens": 4_000, "num_hit_tokens": 3_000}) == "0.750"
+    assert hit_ratio({"num_query_tokens": 0, "num_hit_tokens": 0}) == ""
+    assert hit_ratio(None) == ""
 
 
 def test_the_network_is_shown_by_port_and_by_lease() -> None:

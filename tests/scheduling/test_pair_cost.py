@@ -78,7 +78,10 @@ def test_cached_prefixes_count_on_both_sides() -> None:
     """On P they need not be computed, on D they need not cross either."""
     cached = replace(prefill("p1"), num_cached_tokens=900)
     assert least_cost(question([prefill("p0"), cached], [decode("d")], num_prompt_tokens=1000)) == Pair("p1", "d")
-    prefills, decodes = [prefill("p")], [decode("d0"), replace(decode("d1"), num_cached_tokens=900)]
+    prefills, decodes = (
+        [prefill("p")],
+        [decode("d0"), replace(decode("d1"), num_cached_tokens=900, num_landed_tokens=900)],
+    )
     links = linked(prefills, ["d0", "d1"], rate=1e6)
     assert least_cost(question(prefills, decodes, links, num_prompt_tokens=1000)) == Pair(None, "d1")
     busy = [replace(one, num_active=50) for one in decodes]

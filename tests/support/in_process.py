@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from decode_worker.outlet import OutletBatch
 from decode_worker.worker import DecodeWorker
+from engine.prefix_cache.status import prefix_status
 from prefill_worker.worker import PrefillWorker
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
@@ -19,7 +20,7 @@ from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
-from router.fleet.clients import PrefillOutcome, PromptRead, TokenInbox
+from router.fleet.clients import PrefillOutcome, PrefixNews, PromptRead, TokenInbox
 from router.generation import KvLanded
 from transfer.landing_contract import LandingRequest
 
@@ -64,7 +65,15 @@ class _InProcess:
         self.check_alive()
         if self.target in self.duo.stopped:
             raise WorkerUnavailable(f"{self.target} does not answer in time")
-        return pb.WorkerStatus(worker=worker_id_to_wire(self.either.identity))
+        return pb.WorkerStatus(
+            worker=worker_id_to_wire(self.either.identity), prefix_cache=prefix_status(self.either.prefixes)
+        )
+
+    async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
+        self.check_alive()
+        news = self.either.news
+        assert news is not None
+        news.follow(self.duo.fleet.router_id, on_news)
 
     async def is_gone(self) -> bool:
         return self.target in self.duo.dead

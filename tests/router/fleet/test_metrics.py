@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from protocol import kvferry_worker_pb2 as pb
 from router.config import RoutingPolicy
-from router.fleet.metrics import COUNTERS, GAUGES, register_fleet_metrics
+from router.fleet.metrics import COUNTERS, GAUGES, OUTPUT_LENGTHS, PREFIX_COUNTERS, register_fleet_metrics
 from router.fleet.planned_transfers import EndedTransfer
 from router.fleet.transfer_metrics import register_transfer_metrics
 from tests.support.duo import Duo, DuoOptions, greedy
@@ -23,13 +23,14 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def _exported(text: str) -> set[str]:
-    return {line.split("{")[0] for line in text.splitlines() if "{" in line and not line.startswith("#")}
+    return {re.split("[{ ]", line)[0] for line in text.splitlines() if line and not line.startswith("#")}
 
 
 def test_the_document_lists_what_is_exported_and_nothing_else() -> None:
     """Every metric of a running fleet has its row, and every row its metric."""
     duo = Duo()
     duo.generate_all([greedy([5, 6, 7], 3)])
+    duo.run(duo.fleet.look)
     registry = CollectorRegistry()
     register_fleet_metrics(registry, duo.fleet)
     section = DOCUMENT.read_text().split("## Workers")[1].split("\n## ")[0]
@@ -97,4 +98,6 @@ def test_the_hidden_ratio_is_the_prefill_workers() -> None:
 def test_every_figure_is_a_field_of_a_workers_status() -> None:
     """No metric reads a field that the message does not have."""
     fields = {field.name for field in pb.WorkerStatus.DESCRIPTOR.fields}
-    assert {field for field, _ in (*GAUGES.values(), *COUNTERS.values())} <= fields
+    assert {field for field, _ in (*GAUGES.values(), *COUNTERS.values())} | OUTPUT_LENGTHS.keys() <= fields
+    prefix_fields = {field.name for field in pb.PrefixCacheStatus.DESCRIPTOR.fields}
+    assert {field for field, _ in PREFIX_COUNTERS.values()} <= prefix_fields
