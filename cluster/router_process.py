@@ -26,7 +26,8 @@ from protocol.wire_rule import WireOffer
 from router.config import RouterConfig, RoutingPolicy
 from router.fleet.dispatch import Dispatcher
 from router.fleet.fleet import Connector, Fleet, WorkerTarget
-from router.fleet.grpc_clients import GenerationMessages, GrpcDecodeClient, GrpcPrefillClient
+from router.fleet.generation_messages import GenerationMessages
+from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.metrics import register_fleet_metrics
 from router.fleet.proof import keep_proving
 from router.fleet.question import RoutingRules

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from protocol.rpc_channel import open_channel
 from protocol.rpc_errors import from_rpc
 from protocol.ticket import Ticket
 from protocol.wire import (
-    generation_to_wire,
     pace_to_wire,
     plan_to_wire,
     progress_from_wire,
@@ -36,6 +34,7 @@ from protocol.wire import (
     worker_id_to_wire,
 )
 from router.fleet.clients import PrefillOutcome, PrefixNews, PromptRead, TokenInbox
+from router.fleet.generation_messages import GenerationMessages
 from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
 from router.generation import KvLanded
 
@@ -44,26 +43,6 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 5.0
 """For calls that a worker answers without waiting for anything."""
 CONNECT_TIMEOUT_S = 60.0
-MAX_MESSAGES = 64
-"""Requests whose message is kept: as many as may be between their two workers at a time."""
-
-
-class GenerationMessages:
-    """The messages of the latest requests: both workers of a request get the same, and a long prompt takes long to write."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[GenerateRequest, pb.Generation]] = OrderedDict()
-
-    def of(self, request: GenerateRequest) -> pb.Generation:
-        """The request's message, not to be changed."""
-        kept = self._kept.get(request.request_id)
-        if kept is not None and kept[0] is request:
-            return kept[1]
-        message = generation_to_wire(request)
-        self._kept[request.request_id] = (request, message)
-        if len(self._kept) > MAX_MESSAGES:
-            self._kept.popitem(last=False)
-        return message
 
 
 class GrpcWorkerClient:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from protocol.errors import ConfigError, KvferryError
 from protocol.ids import WorkerId
@@ -81,16 +82,16 @@ class PrefixIndex:
         return self.num_cached_by_worker(hashes).get(worker, 0)
 
     def num_cached_by_worker(self, hashes: Iterable[bytes]) -> dict[WorkerId, int]:
-        """For each worker that is known the blocks that the prompt with these names would find there. No more names are taken
+        """For each worker that has some the blocks that the prompt with these names would find there. No more names are taken
         than somebody has, and one.
         """
-        if not self._workers:
+        masks, names = self._masks, iter(hashes)
+        walked = [key for key in islice(names, 1) if key in masks]
+        if not walked:
             return {}
-        remaining = self._used_bits()
+        everybody = remaining = masks[walked[0]]
         depths: dict[int, int] = {}
-        masks = self._masks
-        walked: list[bytes] = []
-        for key in hashes:
+        for key in names:
             present = masks.get(key, 0) & remaining
             if present != remaining:
                 depths |= dict.fromkeys(_bits(remaining & ~present), len(walked))
@@ -98,12 +99,11 @@ class PrefixIndex:
                 if not remaining:
                     break
             walked.append(key)
-        else:
-            depths |= dict.fromkeys(_bits(remaining), len(walked))
+        depths |= dict.fromkeys(_bits(remaining), len(walked))
         # What was asked for stays longer, the beginning longest.
         for key in reversed(walked):
             masks.move_to_end(key)
-        return {worker: depths[seen.bit] for worker, seen in self._workers.items()}
+        return {worker: depths[seen.bit] for worker, seen in self._workers.items() if seen.bit & everybody}
 
     def check_integrity(self) -> None:
         """Raises `KvferryError` unless the index is within its bound and knows of each worker the same in both directions."""
@@ -126,10 +126,13 @@ class PrefixIndex:
             self._remove(seen, [*seen.hashes])
 
     def _add(self, seen: _Seen, hashes: Sequence[bytes]) -> None:
-        masks = self._masks
+        masks, bit = self._masks, seen.bit
         for key in reversed(hashes):
-            masks[key] = masks.get(key, 0) | seen.bit
-            masks.move_to_end(key)
+            if (mask := masks.get(key)) is None:
+                masks[key] = bit
+            else:
+                masks[key] = mask | bit
+                masks.move_to_end(key)
         seen.hashes.update(hashes)
         while len(masks) > self._max_hashes:
             key, mask = masks.popitem(last=False)

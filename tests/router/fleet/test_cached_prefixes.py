@@ -61,13 +61,13 @@ class Fleet:
         """A worker that is here and healthy."""
         role = name.split("-")[0]
         one = member(name, role, layout)
-        one.client = FollowedClient()
+        client = one.client = FollowedClient()
         one.status = pb.WorkerStatus(
             worker=pb.WorkerId(name=name, incarnation="1"),
             prefix_cache=pb.PrefixCacheStatus() if keeps else None,
         )
         (self.prefills if role == "prefill" else self.decodes).append(one)
-        return one.client
+        return client
 
     async def look(self, after_s: float = 0.0) -> None:
         """One round, and a turn for those that are asked."""

@@ -127,12 +127,12 @@ def test_a_walk_answers_for_all_workers() -> None:
     index = PrefixIndex(100)
     for worker, hashes in zip(WORKERS, ((A, B, C, D), (A, B, D), (B, C)), strict=True):
         index.replace(worker, PrefixSnapshot(0, hashes))
-    assert index.num_cached_by_worker([A, B, C, D]) == dict(zip(WORKERS, (4, 2, 0), strict=True))
-    assert index.num_cached_by_worker([]) == dict.fromkeys(WORKERS, 0)
+    assert index.num_cached_by_worker([A, B, C, D]) == dict(zip(WORKERS[:2], (4, 2), strict=True))
+    assert index.num_cached_by_worker([]) == {}
     assert index.num_cached(WorkerId("other", "life"), [A]) == 0
     index.forget(WORKERS[0])
     index.forget(WORKERS[0])
-    assert index.num_cached_by_worker([A, B, C, D]) == {WORKERS[1]: 2, WORKERS[2]: 0}
+    assert index.num_cached_by_worker([A, B, C, D]) == {WORKERS[1]: 2}
     assert PrefixIndex(1).num_cached_by_worker([A]) == {}
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from protocol import kvferry_worker_pb2 as pb
 from protocol.layout import KvDtype
+from router.fleet.cached_tokens import CachedTokens
 from router.fleet.member import Member
 from router.fleet.network_view import ASSUMED_LINK_BYTES_PER_SECOND
-from router.fleet.question import RoutingRules, question_of
+from router.fleet.question import RoutingRules, question_of, with_cached
 from scheduling.pair_cost import PairingQuestion
 from scheduling.prefill_time import PrefillTimeModel, PromptWork
 from tests.router.fleet.members import LAYOUT, link, member, request
@@ -100,3 +101,15 @@ def test_a_link_moves_what_was_measured_under_load_else_in_the_self_test() -> No
     assert asked([prefill], decodes).links.bytes_per_second.tolist() == [rates]
     given = question_of(request(), [prefill], decodes, RoutingRules(link_bytes_per_second=7), 0)
     assert given.links.bytes_per_second.tolist() == [[7.0, 7.0, 7.0, 0.0]]
+
+
+def test_what_is_cached_counts_for_whom_it_is_cached() -> None:
+    """Others' loads are the remembered ones, and so is the whole question where nobody has anything."""
+    prefills, decodes = [member("p0", "prefill"), member("p1", "prefill")], [member("d", "decode")]
+    plain = asked(prefills, decodes)
+    assert with_cached(plain, CachedTokens()) is plain
+    found = with_cached(plain, CachedTokens({"p1": 64, "d": 32, "gone": 16}, {KvDtype.FLOAT16: {"d": 48}}))
+    assert found.prefills[0] is plain.prefills[0]
+    assert found.prefills[1] == replace(plain.prefills[1], num_cached_tokens=64)
+    assert found.decodes == [replace(plain.decodes[0], num_cached_tokens=32, num_landed_tokens=48)]
+    assert asked(prefills, decodes).prefills[1].num_cached_tokens == 0
