@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,13 @@ from protocol.errors import KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout
 from protocol.prefix import EXACT, HashChain, PrefixIdentity, max_reused_blocks, wire_precision
-from protocol.prefix_events import PrefixSnapshot
+from protocol.prefix_events import EventBatch, PrefixSnapshot
 from protocol.request import GenerateRequest
 from protocol.wire_rule import WireOffer
 from router.fleet.cached_tokens import NOTHING_CACHED, CachedTokens
 from router.fleet.clients import PrefixNews
 from router.fleet.member import Member
-from router.fleet.prefix_index import PrefixIndex
+from router.fleet.prefix_index import PIECE_HASHES, PrefixIndex
 from router.fleet.question import wire_rule_of
 
 log = logging.getLogger(__name__)
@@ -33,19 +33,32 @@ log = logging.getLogger(__name__)
 DEFAULT_MAX_BLOCKS = 1 << 20
 """Of all workers together, a block that several have counting once: 230 MB, and 40 bytes more for each further worker that has
 a block."""
+MAX_LATE = 4096
+"""Batches of events, one a step, that may come while a snapshot is taken over."""
 LEAST_WAIT_S, MOST_WAIT_S = 5.0, 60.0
 """Between two questions for a snapshot to one worker: doubled from one to the next, until there was none for longer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Following:
-    """One life of a worker. `is_current` says that its snapshot has come and nothing was missed since."""
+    """One life of a worker. `is_current` says that its snapshot has come and nothing was missed since. While a large one is
+    taken over (`reading`), events wait in `late`.
+    """
 
     worker: WorkerId
     is_current: bool = False
     asked_at: float = -math.inf
     wait_s: float = LEAST_WAIT_S
     asking: asyncio.Task[None] | None = None
+    reading: asyncio.Task[None] | None = None
+    late: list[EventBatch] = field(default_factory=list)
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Ends what is under way, and names it."""
+        tasks = [task for task in (self.asking, self.reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +138,7 @@ class CachedPrefixes:
 
     async def close(self) -> None:
         """Asks nobody any more."""
-        tasks = [one.asking for one in self._following.values() if one.asking is not None]
-        for task in tasks:
-            task.cancel()
+        tasks = [task for one in self._following.values() for task in one.cancel()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _walk(self, identity: PrefixIdentity, token_ids: Sequence[int]) -> dict[str, int]:
@@ -159,15 +170,39 @@ class CachedPrefixes:
         if self._following.get(worker.name) is not following:
             return  # what a former life still has to say
         if isinstance(news, PrefixSnapshot):
-            self._index.replace(worker, news)
             following.is_current = True
-        elif news is None or not self._index.apply(worker, news):
+            self._replace(following, news)
+        elif news is None:
             following.is_current = False
+        elif following.reading is not None:
+            following.late.append(news)
+            if len(following.late) > MAX_LATE:
+                following.late.clear()  # the next one then shows that some are missing
+        elif not self._index.apply(worker, news):
+            following.is_current = False
+
+    def _replace(self, following: _Following, snapshot: PrefixSnapshot) -> None:
+        if following.reading is not None:
+            following.reading.cancel()
+            following.reading = None
+        following.late.clear()
+        if len(snapshot.hashes) <= PIECE_HASHES:
+            self._index.replace(following.worker, snapshot)
+        else:
+            following.reading = asyncio.create_task(self._read(following, snapshot))
+
+    async def _read(self, following: _Following, snapshot: PrefixSnapshot) -> None:
+        """A large snapshot takes long: requests have their turn between its pieces."""
+        for _ in self._index.replacing(following.worker, snapshot):
+            await asyncio.sleep(0)
+        late, following.late, following.reading = following.late, [], None
+        for batch in late:
+            if not self._index.apply(following.worker, batch):
+                following.is_current = False
 
     def _forget(self, name: str) -> None:
         following = self._following.pop(name)
-        if following.asking is not None:
-            following.asking.cancel()
+        following.cancel()
         self._index.forget(following.worker)
 
 

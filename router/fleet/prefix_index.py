@@ -15,6 +15,8 @@ from protocol.errors import ConfigError, KvferryError
 from protocol.ids import WorkerId
 from protocol.prefix_events import BlocksEvicted, BlocksStored, EventBatch, PrefixEvent, PrefixSnapshot
 
+PIECE_HASHES = 4096
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -63,12 +65,26 @@ class PrefixIndex:
 
     def replace(self, worker: WorkerId, snapshot: PrefixSnapshot) -> None:
         """All that is known of the worker is in `snapshot`."""
+        for _ in self.replacing(worker, snapshot):
+            pass
+
+    def replacing(self, worker: WorkerId, snapshot: PrefixSnapshot) -> Iterator[None]:
+        """As `replace`, in pieces of some milliseconds between which others may have their turn. No events can be applied
+        before its end. Ends early when the worker is forgotten.
+        """
         if worker not in self._workers:
             self._workers[worker] = _Seen(self._unused_bit())
         seen = self._workers[worker]
-        self._remove(seen, [*seen.hashes])
-        # Of more than fit, the first ones: the others could not be found without them.
-        self._add(seen, snapshot.hashes[: self._max_hashes])
+        seen.next_number = None
+        # Of more than fit, the first ones: the others could not be found without them. The last piece is added first.
+        kept = snapshot.hashes[: self._max_hashes]
+        gone = tuple(seen.hashes.difference(kept))
+        for change, hashes in ((self._remove, gone), (self._add, kept)):
+            for start in reversed(range(0, len(hashes), PIECE_HASHES)):
+                change(seen, hashes[start : start + PIECE_HASHES])
+                yield
+                if self._workers.get(worker) is not seen:
+                    return
         seen.next_number = snapshot.next_number
 
     def forget(self, worker: WorkerId) -> None:

@@ -20,6 +20,7 @@ from router.fleet.cached_prefixes import LEAST_WAIT_S, MOST_WAIT_S, CachedPrefix
 from router.fleet.cached_tokens import NOTHING_CACHED
 from router.fleet.clients import PrefixNews
 from router.fleet.member import MAX_MISSED_PINGS, Member
+from router.fleet.prefix_index import PIECE_HASHES
 from tests.router.fleet.members import LAYOUT, member, request
 from tests.support.clock import FakeClock
 
@@ -247,6 +248,32 @@ def test_what_is_known_is_bounded() -> None:
         assert fleet.known.num_blocks == 30
 
     run(work, max_blocks=30)
+
+
+def test_a_large_snapshot_is_taken_over_in_turns() -> None:
+    """Events that come meanwhile are applied after it, a newer snapshot takes its place, and a worker that goes ends it."""
+
+    async def work(fleet: Fleet) -> None:
+        one = fleet.add("prefill-0")
+        await fleet.look()
+        others = tuple(number.to_bytes(16, "big") for number in range(5 * PIECE_HASHES))
+        one.tell(PrefixSnapshot(0, others))
+        await asyncio.sleep(0)
+        assert 0 < fleet.known.num_blocks < len(others)
+        one.tell(PrefixSnapshot(0, (*names(2), *others)))
+        one.tell(EventBatch(0, (BlocksStored(names(2)[1], names(3)[2:]),)))
+        one.tell(EventBatch(1, (BlocksEvicted(others),)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert fleet.known.num_blocks == 3
+        assert fleet.read() == {"prefill-0": 3 * BLOCK}
+        one.tell(PrefixSnapshot(0, others))
+        await asyncio.sleep(0)
+        fleet.prefills.clear()
+        await fleet.look()
+        assert fleet.known.num_blocks == 0
+
+    run(work, max_blocks=100_000)
 
 
 def test_a_prompt_is_hashed_only_as_far_as_somebody_has_it(monkeypatch: Any) -> None:
