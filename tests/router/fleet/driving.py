@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from protocol.request import GeneratedToken
@@ -104,7 +105,8 @@ async def drain(inbox: TokenInbox) -> None:
         await next_token(inbox)
 
 
-async def answer(dispatcher: Dispatcher, num_tokens: int = NUM_TOKENS) -> list[int]:
-    """Ids of an answer to the prompt."""
-    events = [event async for event in events_of(dispatcher.generate(greedy(PROMPT, num_tokens)))]
+async def answer(dispatcher: Dispatcher, num_tokens: int = NUM_TOKENS, cache_salt: str = "") -> list[int]:
+    """Ids of an answer to the prompt. Nothing is reused between different salts."""
+    asked = replace(greedy(PROMPT, num_tokens), cache_salt=cache_salt)
+    events = [event async for event in events_of(dispatcher.generate(asked))]
     return [event.token_id for event in events if isinstance(event, GeneratedToken)]
