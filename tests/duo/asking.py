@@ -19,9 +19,9 @@ PROMPT = prompt_of(LENGTH, VOCAB)
 SEEDED = SamplingParams(temperature=0.9, top_k=20, top_p=0.95, seed=1234)
 
 
-def request(num_tokens: int = NUM_TOKENS) -> GenerateRequest:
-    """The prompt, greedily continued."""
-    return greedy(PROMPT, num_tokens)
+def request(num_tokens: int = NUM_TOKENS, cache_salt: str = "") -> GenerateRequest:
+    """The prompt, greedily continued. With another salt nothing of it is cached."""
+    return replace(greedy(PROMPT, num_tokens), cache_salt=cache_salt)
 
 
 def ids(tokens: list[GeneratedToken]) -> list[int]:
@@ -99,11 +99,11 @@ def answer_of(duo: Duo, act: Callable[[int], None] = lambda _: None) -> list[int
 
 
 def check_recovers(duo: Duo, expected: list[int]) -> None:
-    """Workers that are gone are noticed, all that they held is free, and the next request is served."""
+    """Workers that are gone are noticed, all that they held is free, and the next request is served, with nothing cached."""
 
     async def work() -> list[int]:
         await duo.look_until_gone()
-        return ids(await duo.generate(request()))
+        return ids(await duo.generate(request(cache_salt="again")))
 
     assert duo.run(work) == expected
     duo.settle(15.0)

@@ -80,7 +80,7 @@ def test_a_dead_worker_is_not_chosen(expected: list[int]) -> None:
         await duo.generate(request())
         duo.kill("prefill-1")
         await duo.look_until_gone()
-        return [ids(await duo.generate(request())) for _ in range(3)]
+        return [ids(await duo.generate(request(cache_salt=str(number)))) for number in range(3)]
 
     assert duo.run(work) == [expected] * 3
     assert read_by(duo)[0] >= 3
