@@ -64,6 +64,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.WorkerStatus:
         """Queue, blocks, slots and transfers, as they are now."""
         worker, receiver, admission = self._worker, self._worker.receiver, self._worker.admission
+        lengths = worker.expected_output.error
         return pb.WorkerStatus(
             worker=worker_id_to_wire(worker.identity),
             num_waiting=admission.num_waiting,
@@ -85,6 +86,9 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_local_prefill_tokens=worker.num_local_prefill_tokens,
             num_remote_prefill_tokens=admission.num_remote_prefill_tokens,
             prefix_cache=prefix_status(worker.prefixes),
+            num_swaps=worker.num_swaps,
+            output_length_error_octaves=lengths.octaves,
+            output_length_covered_ratio=lengths.covered,
         )
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
