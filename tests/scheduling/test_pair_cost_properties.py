@@ -37,6 +37,7 @@ DECODES = st.lists(
         st.floats(0, 60),
         TOKENS,
         CACHED,
+        CACHED,
         KV,
     ),
     unique_by=lambda one: one.name,
