@@ -65,6 +65,15 @@ def test_a_short_beginning_weighs_no_more_than_its_queries() -> None:
     assert before.tolist() == [1.0, 0.0, 0.0]
 
 
+def test_what_came_from_the_cache_was_never_asked() -> None:
+    """Behind a cached prefix the first slice weighs no more than its own queries, however many tokens precede it."""
+    before = np.array([1.0, *[0.0] * 99], dtype=np.float32)
+    found = np.array([*[0.0] * 115, 1.0], dtype=np.float32)
+    mixed = after_slice(before, _part(100, 16), found, first_query=92)
+    assert mixed[[0, 115]] == pytest.approx([8 / 24, 16 / 24])
+    assert mixed.sum() == pytest.approx(1.0)
+
+
 def test_small_pieces_rank_as_one_piece_does() -> None:
     """Read eight tokens at a time, tokens are ranked as by the whole window; the last eight queries alone rank otherwise."""
     prompt, blocks = prompt_of(200, 97), list(range(13))

@@ -14,7 +14,7 @@ from protocol.layout import KvDtype, KvLayout
 from protocol.pace import Pace, TransferPlan
 from protocol.request import GenerateRequest, SamplingParams, StopRule
 from protocol.ticket import Ticket
-from protocol.wire_rule import WireCodec, WireRule
+from protocol.wire_rule import Importance, WireCodec, WireRule
 
 LAYOUT = KvLayout("model", 30, 3, 64, KvDtype.FLOAT16, 16)
 BYTES = LAYOUT.elements_per_token * 2
@@ -80,3 +80,11 @@ def test_fewer_bytes_make_headroom(budget: float, wanted: int) -> None:
     cuts.learn(_step(FULL), FULL / 200.0)
     rule = WireRule(codec=WireCodec.CHANNEL, budget=budget)
     assert cuts.work_of(_sequence(100.0, rule=rule)).max_step_tokens == wanted
+
+
+@pytest.mark.parametrize(("importance", "wanted"), [(Importance.POSITIONAL, 384), (Importance.WINDOW, 64)])
+def test_what_was_found_is_there_to_be_sent(importance: Importance, wanted: int) -> None:
+    """A link that has the cached part at once can wait for all the rest; where it is written by its importance, it cannot."""
+    sequence = _sequence(100.0 / 3.0, rule=WireRule(WireCodec.CHANNEL, 1.0, importance))
+    sequence.begin_at(FULL // 2)
+    assert StepCuts(LAYOUT, FULL).work_of(sequence).max_step_tokens == wanted

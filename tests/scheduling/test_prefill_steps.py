@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,20 @@ def test_a_link_about_as_fast_as_the_prefill_changes_no_step(headroom: float) ->
     assert _steps(_shipped(_ticket(1000), headroom)) == [256, 256, 256, 232]
 
 
+def test_a_narrow_link_sends_what_was_found_while_more_is_computed() -> None:
+    """The more it was given at once, the longer may the first step be; where it waits for that step, it is a small one."""
+    ticket = _ticket(2000)
+    cached = [replace(_shipped(ticket, 0.5), num_cached_at_start=number) for number in (0, 32, 96, 480)]
+    assert [one.max_step_tokens(one.num_cached_at_start) for one in cached] == [FIRST_STEP_TOKENS, 64, 160, 928]
+    assert replace(cached[-1], waits_for_step=True).max_step_tokens(480) == FIRST_STEP_TOKENS
+
+
+def test_tokens_that_do_not_cross_are_not_cut() -> None:
+    """The decode worker has the first 640 tokens, and the prefill worker 320: what is between is computed in full steps."""
+    shipped = replace(_shipped(_ticket(2000, first_token=640), 0.5), num_cached_at_start=320)
+    assert _steps(shipped, 320)[:2] == [256, 128]
+
+
 @given(
     num_tokens=st.integers(1, 5000),
     first=st.integers(0, 4999),
@@ -110,7 +126,8 @@ def test_every_cut_reads_the_whole_prompt(num_tokens: int, first: int, blocks: i
     """Steps are never empty and never too long, whatever is cached before the first token that is sent."""
     first = min(first, num_tokens - 1)
     ticket = _ticket(num_tokens, blocks * 16, first)
-    for num_cached in (0, first):
-        steps = _steps(_shipped(ticket, headroom), num_cached)
+    for num_cached, waits_for_step in ((0, False), (first, False), (first, True), (first // 2, False)):
+        shipped = replace(_shipped(ticket, headroom), num_cached_at_start=num_cached, waits_for_step=waits_for_step)
+        steps = _steps(shipped, num_cached)
         assert sum(steps) == num_tokens - num_cached
         assert all(1 <= one <= MAX_STEP_TOKENS for one in steps)

@@ -72,6 +72,25 @@ def test_other_identities_find_nothing(policy: PrefixCachePolicy) -> None:
 
 
 @POLICIES
+def test_a_prompt_that_looks_again_finds_what_was_cached_since(policy: PrefixCachePolicy) -> None:
+    """What follows its own blocks only, counted as found and not as another question."""
+    cache, pool = opened(policy)
+    first, second = (start(cache, pool, (1, 2, 3, 4, 5, 6, 7)) for _ in range(2))
+    compute(cache, first, 1)
+    one = cache.match_more(second.chain.hashes, 7, 0)
+    compute(cache, first, 3)
+    others = cache.match_more(second.chain.hashes, 7, 1)
+    assert [*one, *others] == first.table.block_ids[:3]
+    assert cache.match_more(second.chain.hashes, 7, 3) == []
+    assert (cache.counters.num_queries, cache.counters.num_hit_blocks) == (2, 3)
+    assert cache.counters.num_hit_tokens == 3 * BLOCK
+    for table in (first.table, second.table):
+        table.release()
+    pool.release([*one, *others])
+    cache.check_integrity()
+
+
+@POLICIES
 def test_two_equal_prompts_at_once(policy: PrefixCachePolicy) -> None:
     """Both compute their own blocks; the first to be done has them kept, and the other's are free when it ends."""
     cache, pool = opened(policy)
