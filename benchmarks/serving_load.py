@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from benchmarks.load.arrivals import poisson_arrivals, stretched_to_rate
-from benchmarks.load.client import LoadRequest, Target, run_open_loop
+from benchmarks.load.client import LoadRequest, Target, first_model, run_open_loop
 from benchmarks.load.prompts import random_prompt, trace_prompt
 from benchmarks.load.statistics import Limits, RequestRecord, summary
 from benchmarks.load.traces import read_trace, scaled_length
@@ -80,11 +80,11 @@ async def measure(arguments: argparse.Namespace, requests: list[LoadRequest]) ->
     """Runs the load and returns the result's fields."""
     unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=arguments.url, timeout=arguments.timeout_s, limits=unlimited) as client:
-        model = arguments.model or await _first_model(client)
+        model = arguments.model or await first_model(client)
         progress = _ProgressLine(len(requests))
         target = Target(client, model, arguments.timeout_s)
         records, took_s = await run_open_loop(target, requests, progress.update)
-    prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
+    prompt_tokens = sum(len(request.prompt) for request in requests)
     return {
         "benchmark": "serving_load",
         "url": arguments.url,
@@ -98,12 +98,6 @@ async def measure(arguments: argparse.Namespace, requests: list[LoadRequest]) ->
         "prompt_tokens": prompt_tokens,
         **summary(records, took_s, Limits(arguments.ttft_limit_s, arguments.itl_limit_s)),
     }
-
-
-async def _first_model(client: httpx.AsyncClient) -> str:
-    response = await client.get("/v1/models")
-    response.raise_for_status()
-    return str(response.json()["data"][0]["id"])
 
 
 class _ProgressLine:

@@ -46,10 +46,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
-from types import FrameType
 from typing import Any
 
 from benchmarks.links import competition, results
@@ -67,11 +65,10 @@ from benchmarks.links.report import report
 from benchmarks.links.results import Measured
 from benchmarks.links.runs import answers_of_rounds, answers_to
 from benchmarks.links.two_hosts import Host, two_hosts, why_not
+from benchmarks.load.interruption import INTERRUPTED, interrupt_once
 from benchmarks.machine import machine_facts
 from engine.checkpoint.resolve import resolve_model
 from protocol.errors import KvferryError
-
-INTERRUPTED = 130
 
 
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
@@ -142,8 +139,7 @@ def main(argv: list[str] | None = None) -> int:
     if reason := why_not():
         print(f"slow_link: {reason}; run it as root where iproute2 is installed", file=sys.stderr)
         return 2
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    interrupt_once()
     load_before = os.getloadavg()[0]
     try:
         fields, has_failed = measure(arguments)
@@ -156,13 +152,6 @@ def main(argv: list[str] | None = None) -> int:
     told = {"benchmark": "slow_link", "options": vars(arguments), **fields}
     print(json.dumps(told | {"load_before": round(load_before, 2), "machine": machine_facts()}))
     return 1 if has_failed else 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """The first signal ends the run; what follows must not cut the removal short, every step of which has a deadline."""
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from benchmarks.links.asking import Answer, Question
 from benchmarks.links.competing import Round, RoundAnswer
 from benchmarks.links.serving import ONE_PREFILL, TWO_PREFILLS, serving
 from benchmarks.links.session import WRONG_SIDES, WrongSides
-from benchmarks.links.two_hosts import ROOT, Host
+from benchmarks.links.two_hosts import Host
+from benchmarks.machine import ROOT
 
 CLIENT_START_WITHIN_S = 60.0
 MAX_STARTS = 4

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import psutil
-
-from benchmarks.links.two_hosts import HEAD_PORT, HOSTS, ROOT, Host, end_family
-
-READY_WITHIN_S = 300.0
-STOP_WITHIN_S = 30.0
-MAX_LINES = 200
-SERVES = "kvferry serves "
+from benchmarks.links.two_hosts import HEAD_PORT, HOSTS, Host
+from benchmarks.load.serve import served
 
 # The link is what is looked at: neither rule reads a prompt on the other side, even where that would be quicker.
 ONE_PREFILL = ("--placement", "spread", "--routing-policy", "least_loaded")
@@ -37,47 +26,5 @@ def serve_command(host: Host, options: Sequence[str]) -> list[str]:
 @contextmanager
 def serving(host: Host, options: Sequence[str]) -> Iterator[str]:
     """The URL of a cluster that is ready; it is stopped at the end. Raises `RuntimeError` when it does not get ready."""
-    process = subprocess.Popen(
-        serve_command(host, options),
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **host.environment()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for who started it, who ends it in order
-    )
-    try:
-        yield _url_of(process)
-    finally:
-        _stop(process)
-
-
-def _url_of(process: subprocess.Popen[str]) -> str:
-    lines: deque[str] = deque(maxlen=MAX_LINES)
-    urls: list[str] = []
-    has_started_or_ended = threading.Event()
-
-    def read() -> None:
-        for line in process.stdout or ():
-            lines.append(line)
-            if line.startswith(SERVES):
-                urls.append(line.split()[-1])
-                has_started_or_ended.set()
-        has_started_or_ended.set()
-
-    threading.Thread(target=read, name="serve output", daemon=True).start()
-    if not has_started_or_ended.wait(READY_WITHIN_S) or not urls:
-        raise RuntimeError("kvferry did not become ready:\n" + "".join(lines))
-    return urls[0]
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid)
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(STOP_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        end_family(family)
-        process.wait(STOP_WITHIN_S)
+    with served(serve_command(host, options), {"OMP_NUM_THREADS": "1", **host.environment()}) as url:
+        yield url

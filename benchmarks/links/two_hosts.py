@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,9 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.load.serve import end_all, end_family
+from benchmarks.machine import ROOT
+
 RAY = Path(sys.executable).with_name("ray")
 START_WITHIN_S = 90.0
 STOP_WITHIN_S = 5.0
@@ -174,27 +176,12 @@ def _end(node: subprocess.Popen[str]) -> None:
     node.wait(STOP_WITHIN_S)
 
 
-def end_family(parent: psutil.Process) -> None:
-    """Ends a process and all that it started: first by asking, then by force."""
-    _end_all([*parent.children(recursive=True), parent])
-
-
-def _end_all(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):  # it may have ended by itself
-            process.terminate()
-    _, alive = psutil.wait_procs(processes, timeout=STOP_WITHIN_S)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
 def _remove(host: Host) -> None:
     """Ends what still runs in the namespace, then deletes it, and the cable with it."""
     command = ["ip", "netns", "pids", host.name]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S)
     ids = [int(line) for line in found.stdout.split()]
-    _end_all([psutil.Process(process_id) for process_id in ids if psutil.pid_exists(process_id)])
+    end_all([psutil.Process(process_id) for process_id in ids if psutil.pid_exists(process_id)])
     subprocess.run(["ip", "netns", "delete", host.name], capture_output=True, check=False, timeout=COMMAND_TIMEOUT_S)
 
 

@@ -16,10 +16,12 @@ from benchmarks.load.statistics import RequestRecord
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One request of a run: due `arrival_s` seconds after its start. `fields` are further ones of the body."""
+    """One request of a run: due `arrival_s` seconds after its start, its prompt token ids or text. `fields` are further ones
+    of the body.
+    """
 
     arrival_s: float
-    prompt_token_ids: list[int]
+    prompt: list[int] | str
     output_tokens: int
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -27,18 +29,27 @@ class LoadRequest:
 @dataclass(slots=True)
 class _Progress:
     event_times_s: list[float] = field(default_factory=list)
-    has_text: bool = False
-    output_tokens: int | None = None
+    texts: list[str] = field(default_factory=list)
+    usage: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     is_done: bool = False
 
     def record(self, end_s: float) -> RequestRecord:
         times = self.event_times_s
-        tokens = len(times) if self.output_tokens is None else self.output_tokens
-        if len(times) > tokens and not self.has_text:
+        tokens = self.usage.get("completion_tokens", len(times))
+        if len(times) > tokens and not self.texts[-1]:
             # Some servers send the reason of the end in an event of its own, which carries no token.
             times = times[:-1]
-        return RequestRecord(tuple(times), end_s, tokens, self.error)
+        cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        return RequestRecord(
+            tuple(times),
+            end_s,
+            tokens,
+            self.error,
+            "".join(self.texts),
+            self.usage.get("prompt_tokens", 0),
+            cached or 0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +61,19 @@ class Target:
     timeout_s: float
 
 
+async def first_model(client: httpx.AsyncClient) -> str:
+    """The name of the first model that the server lists. Raises `httpx.HTTPError`."""
+    response = await client.get("/v1/models")
+    response.raise_for_status()
+    return str(response.json()["data"][0]["id"])
+
+
 async def send(target: Target, request: LoadRequest, due_at: float) -> RequestRecord:
     """Runs one request. Whatever goes wrong becomes the record's `error`, by kind; times count from `due_at`."""
     progress = _Progress()
     body = {
         "model": target.model,
-        "prompt": request.prompt_token_ids,
+        "prompt": request.prompt,
         "max_tokens": request.output_tokens,
         "temperature": 0,
         "ignore_eos": True,
@@ -92,10 +110,10 @@ async def _follow(response: httpx.Response, progress: _Progress, due_at: float) 
             progress.error = str(fields["error"].get("code") or "stream_error")
             return
         if fields.get("usage"):
-            progress.output_tokens = fields["usage"]["completion_tokens"]
+            progress.usage = fields["usage"]
         if fields["choices"]:
+            progress.texts.append(fields["choices"][0]["text"] or "")
             progress.event_times_s.append(time.monotonic() - due_at)
-            progress.has_text = bool(fields["choices"][0]["text"])
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:

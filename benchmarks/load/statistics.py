@@ -16,12 +16,16 @@ class RequestRecord:
 
     `event_times_s` are the arrivals of the events that carried tokens; one event can carry several, so
     `output_tokens` (by the server's own count) may be larger than their number. `error` is None for a request that ended well.
+    `prompt_tokens` and `cached_tokens` are the server's count too, 0 where it does not say.
     """
 
     event_times_s: tuple[float, ...] = ()
     end_s: float = 0.0
     output_tokens: int = 0
     error: str | None = None
+    text: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def ttft_s(self) -> float | None:
