@@ -8,7 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import accumulate, count
+
+
+class Kind(StrEnum):
+    """What a prompt is."""
+
+    DOCUMENT = "document"
+    CONVERSATION = "conversation"
+    ONCE = "once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +40,32 @@ class PrefixMix:
     once_share: float = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class MixedPrompt:
+    """`beginning` was there before: a document, or the earlier turns of `conversation`. `fresh` comes with this prompt."""
+
+    kind: Kind
+    beginning: list[int]
+    fresh: list[int]
+    conversation: int | None = None
+
+
 @dataclass(slots=True)
 class _Conversation:
+    number: int
     num_turns_left: int
     blocks: list[int] = field(default_factory=list)
 
 
 def mixed_prompts(mix: PrefixMix, seed: int) -> Iterator[list[int]]:
     """The prompts of `mix` in order."""
+    return (one.beginning + one.fresh for one in prompts_in_parts(mix, seed))
+
+
+def prompts_in_parts(mix: PrefixMix, seed: int) -> Iterator[MixedPrompt]:
+    """The same, with what is new of each told apart."""
     numbers = random.Random(seed)
-    fresh = count()
+    fresh, conversation_numbers = count(), count()
 
     def new_blocks(between: tuple[int, int]) -> list[int]:
         return [next(fresh) for _ in range(numbers.randint(*between))]
@@ -52,15 +77,17 @@ def mixed_prompts(mix: PrefixMix, seed: int) -> Iterator[list[int]]:
         kind = numbers.random()
         if kind < mix.document_share:
             document = numbers.choices(documents, cum_weights=weights)[0]
-            yield document + new_blocks(mix.question_blocks)
+            yield MixedPrompt(Kind.DOCUMENT, document, new_blocks(mix.question_blocks))
         elif kind < mix.document_share + mix.once_share:
-            yield new_blocks(mix.once_blocks)
+            yield MixedPrompt(Kind.ONCE, [], new_blocks(mix.once_blocks))
         else:
             if len(conversations) < mix.num_conversations:
-                conversations.append(_Conversation(1 + round(numbers.expovariate(1 / mix.mean_turns))))
+                num_turns = 1 + round(numbers.expovariate(1 / mix.mean_turns))
+                conversations.append(_Conversation(next(conversation_numbers), num_turns))
             one = numbers.choice(conversations)
-            one.blocks += new_blocks(mix.turn_blocks)
+            before, turn = [*one.blocks], new_blocks(mix.turn_blocks)
+            one.blocks += turn
             one.num_turns_left -= 1
             if not one.num_turns_left:
                 conversations.remove(one)
-            yield [*one.blocks]
+            yield MixedPrompt(Kind.CONVERSATION, before, turn, one.number)

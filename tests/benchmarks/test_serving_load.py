@@ -78,7 +78,7 @@ def test_a_plan_is_determined_by_its_arguments() -> None:
     arguments = parse_arguments(["--rate", "2", "--requests", "3", "--prompt-tokens", "16"])
     plan = planned_requests(arguments)
     assert plan == planned_requests(arguments)
-    assert len({tuple(request.prompt_token_ids) for request in plan}) == 3
+    assert len({tuple(request.prompt) for request in plan}) == 3
 
 
 STREAMS = {
