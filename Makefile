@@ -67,6 +67,7 @@ bench: $(DEV_INSTALLED)  ## the benchmarks that need no running server; JSON on 
 	@$(BIN)/python -m benchmarks.engine_step --model $(MODEL) --threads 1
 	@$(BIN)/python -m benchmarks.transfer_bandwidth
 	@$(BIN)/python -m benchmarks.codec_speed
+	@$(BIN)/python -m benchmarks.scheduler_cost
 	@$(BIN)/python -m benchmarks.router_load --model $(MODEL)
 	@$(BIN)/python -m benchmarks.footprint $(MODEL)
 

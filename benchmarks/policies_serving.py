@@ -64,10 +64,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    policies = {"nargs": "+", "choices": SERVING_POLICIES}
-    add(
-        "--policies", help=f"default {' '.join(DEFAULT_POLICIES)}; with --smoke: {' '.join(SMOKE_POLICIES)}", **policies
-    )
+    defaults = f"default {' '.join(DEFAULT_POLICIES)}; with --smoke: {' '.join(SMOKE_POLICIES)}"
+    add("--policies", nargs="+", choices=SERVING_POLICIES, help=defaults)
     add("--load", type=float, default=0.9, help="share of the rate at which prompts are read (default %(default)s)")
     add("--rate", type=float, help="mean requests a second instead of --load: no cluster to find the rate")
     add("--requests", type=int, help="of each policy, default 110, with --smoke 6")

@@ -15,7 +15,7 @@ from benchmarks.load.prefix_mix import Kind, MixedPrompt
 from benchmarks.load.statistics import RequestRecord
 from quality.text import probe_text
 
-BLOCK_WORDS = 30
+BLOCK_WORDS = 40
 """Of prose in each block of the mix: some 55 tokens with the number before it."""
 
 
