@@ -54,21 +54,23 @@ class PrefixNews:
     def publish(self) -> None:
         """Tells each follower what it was not told yet. One that fell behind further than the log gets a snapshot again."""
         events = self._cache.events
-        if events.next_number == self._next_number and not self._num_new:
+        next_number = events.next_number
+        if next_number == self._next_number and not self._num_new:
             return
         with self._lock:
             self._num_new = 0
             followers = [*self._followers.values()]
-        self._next_number = events.next_number
+        self._next_number = next_number
         snapshot: PrefixSnapshot | None = None
         for one in followers:
             batch = events.since(one.next_number) if one.next_number is not None else None
             if batch is None:
                 snapshot = snapshot or self._snapshot()
                 one.deliver(snapshot)
+                one.next_number = snapshot.next_number
             elif batch.events:
                 one.deliver(batch)
-            one.next_number = events.next_number
+                one.next_number = batch.next_number
 
     def _snapshot(self) -> PrefixSnapshot:
         whole = self._cache.snapshot()
