@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from decode_worker.config import DecodeConfig
 from decode_worker.worker import DecodeWorker
 from engine.prefix_cache.cache import PrefixCache
@@ -9,8 +11,11 @@ from engine.prefix_cache.policy import PrefixCachePolicy
 from prefill_worker.config import PrefillConfig
 from protocol.request import GeneratedToken, GenerateRequest
 from router.generation import GenerationStart
+from tests.duo.asking import NUM_TOKENS
 from tests.support.duo import Duo, DuoOptions
 from tests.support.events import events_of
+from tests.support.oracle import answer_in_one_piece
+from tests.support.tiny_model import tiny_engine
 from transfer.landing_contract import LandingConfig
 
 PREFILL_TOKENS = 32
@@ -72,3 +77,18 @@ def found_tokens(prompt: list[int], known: list[int], block_size: int) -> int:
         min(len(prompt), len(known)),
     )
     return min(common // block_size, (len(prompt) - 1) // block_size) * block_size
+
+
+@cache
+def text_of(prompt: tuple[int, ...], num_tokens: int = NUM_TOKENS) -> list[int]:
+    """What one engine makes of a prompt in one piece."""
+    return answer_in_one_piece(tiny_engine(), prompt, num_tokens)
+
+
+def ask(duo: Duo, asked: GenerateRequest) -> tuple[list[int], int]:
+    """An answer, and how many tokens of its prompt D had to compute or receive."""
+    num_before = num_brought(duo)
+    _, ids = duo.run(lambda: start_and_tokens(duo, asked))
+    duo.settle(1.0)
+    duo.check_idle()
+    return ids, num_brought(duo) - num_before

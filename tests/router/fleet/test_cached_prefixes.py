@@ -4,103 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import WorkerUnavailable
 from protocol.ids import WorkerId
-from protocol.layout import KvDtype, KvLayout
-from protocol.prefix import HashChain, PrefixIdentity, wire_precision
 from protocol.prefix_events import BlocksEvicted, BlocksStored, EventBatch, PrefixSnapshot
-from protocol.wire_rule import LOSSLESS, WireCodec, WireOffer, WireRule
-from router.fleet import cached_prefixes
-from router.fleet.cached_prefixes import LEAST_WAIT_S, MOST_WAIT_S, CachedPrefixes
+from protocol.wire_rule import WireOffer
+from router.fleet.cached_prefixes import LEAST_WAIT_S, MOST_WAIT_S
 from router.fleet.cached_tokens import NOTHING_CACHED
-from router.fleet.clients import PrefixNews
-from router.fleet.member import MAX_MISSED_PINGS, Member
+from router.fleet.member import MAX_MISSED_PINGS
 from router.fleet.prefix_index import PIECE_HASHES
-from tests.router.fleet.members import LAYOUT, member, request
-from tests.support.clock import FakeClock
-
-LOSSY = WireRule(WireCodec.CHANNEL, 0.5)
-ASKED = request(1000)
-BLOCK = LAYOUT.block_size
-
-
-class FollowedClient:
-    """A worker's connection on which a test tells the news; `failure` is what an attempt to follow ends with."""
-
-    def __init__(self) -> None:
-        self.asked: list[Callable[[PrefixNews], None]] = []
-        self.failure: WorkerUnavailable | None = None
-        self.is_stuck = False
-
-    async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
-        self.asked.append(on_news)
-        if self.is_stuck:
-            await asyncio.Event().wait()
-        if self.failure is not None:
-            raise self.failure
-
-    def tell(self, news: PrefixNews) -> None:
-        """To whoever asked last."""
-        self.asked[-1](news)
-
-
-class Fleet:
-    """Members with such connections, and what is known of them."""
-
-    def __init__(self, max_blocks: int = 1000) -> None:
-        self.clock = FakeClock()
-        self.known = CachedPrefixes(self.clock, max_blocks)
-        self.prefills: list[Member[Any]] = []
-        self.decodes: list[Member[Any]] = []
-
-    def add(self, name: str, layout: KvLayout = LAYOUT, *, keeps: bool = True) -> FollowedClient:
-        """A worker that is here and healthy."""
-        role = name.split("-")[0]
-        one = member(name, role, layout)
-        client = one.client = FollowedClient()
-        one.status = pb.WorkerStatus(
-            worker=pb.WorkerId(name=name, incarnation="1"),
-            prefix_cache=pb.PrefixCacheStatus() if keeps else None,
-        )
-        (self.prefills if role == "prefill" else self.decodes).append(one)
-        return client
-
-    async def look(self, after_s: float = 0.0) -> None:
-        """One round, and a turn for those that are asked."""
-        self.clock.advance(after_s)
-        self.known.look_after(self.prefills, self.decodes)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    def read(self) -> dict[str, int]:
-        """Tokens that need not be computed."""
-        return dict(self.known.cached_tokens(ASKED, WireOffer()).read)
-
-
-def names(num_blocks: int, layout: KvLayout = LAYOUT, precision: str = "exact", salt: str = "") -> tuple[bytes, ...]:
-    """The first blocks of the prompt."""
-    identity = PrefixIdentity(
-        layout.model_fingerprint, layout.dtype, layout.block_size, wire_precision=precision, cache_salt=salt
-    )
-    return tuple(HashChain(identity, ASKED.prompt_token_ids[: num_blocks * layout.block_size]).hashes)
-
-
-def run(work: Callable[[Fleet], Coroutine[Any, Any, None]], max_blocks: int = 1000) -> None:
-    """With an empty fleet, closed afterwards."""
-
-    async def whole() -> None:
-        fleet = Fleet(max_blocks)
-        try:
-            await work(fleet)
-        finally:
-            await fleet.known.close()
-
-    asyncio.run(whole())
+from tests.router.fleet.following import ASKED, BLOCK, Fleet, names, run
 
 
 def test_events_keep_up_what_a_snapshot_began() -> None:
@@ -274,112 +189,3 @@ def test_a_large_snapshot_is_taken_over_in_turns() -> None:
         assert fleet.known.num_blocks == 0
 
     run(work, max_blocks=100_000)
-
-
-def test_a_prompt_is_hashed_only_as_far_as_somebody_has_it(monkeypatch: Any) -> None:
-    """One block when nobody has it; at most twice of what is found; once for all workers with equal KV."""
-    hashed: list[int] = []
-
-    class CountedChain(HashChain):
-        __slots__ = ()
-
-        def extend(self, token_ids: Any) -> None:
-            before = len(self.hashes)
-            super().extend(token_ids)
-            hashed.append(len(self.hashes) - before)
-
-    monkeypatch.setattr(cached_prefixes, "HashChain", CountedChain)
-
-    async def work(fleet: Fleet) -> None:
-        clients = [fleet.add("prefill-0"), fleet.add("prefill-1"), fleet.add("decode-0")]
-        await fleet.look()
-        clients[0].tell(PrefixSnapshot(0, names(1, salt="another")))
-        hashed.clear()
-        assert fleet.read() == {}
-        assert sum(hashed) == 1
-        clients[1].tell(PrefixSnapshot(0, names(5)))
-        clients[2].tell(PrefixSnapshot(0, names(9)))
-        hashed.clear()
-        assert fleet.read() == {"prefill-1": 5 * BLOCK, "decode-0": 9 * BLOCK}
-        assert sum(hashed) <= 18
-
-    run(work)
-
-
-def test_a_last_token_is_always_read() -> None:
-    """However much is cached."""
-
-    async def work(fleet: Fleet) -> None:
-        one = fleet.add("prefill-0")
-        await fleet.look()
-        one.tell(PrefixSnapshot(0, names(4)))
-        short = replace(ASKED, prompt_token_ids=ASKED.prompt_token_ids[: 4 * BLOCK])
-        assert fleet.known.cached_tokens(short, WireOffer()).read == {"prefill-0": 3 * BLOCK}
-
-    run(work)
-
-
-def test_kv_that_landed_lossily_serves_only_such_requests() -> None:
-    """And what a worker computed itself does not spare the wire for one that is to land lossily."""
-
-    async def work(fleet: Fleet) -> None:
-        fleet.add("prefill-0")
-        decode = fleet.add("decode-0")
-        await fleet.look()
-        lossy = names(6, precision=wire_precision(LOSSY, KvDtype.FLOAT16, KvDtype.FLOAT16))
-        decode.tell(PrefixSnapshot(0, (*names(2), *lossy)))
-        exact = fleet.known.cached_tokens(ASKED, WireOffer(LOSSLESS))
-        assert exact.read == exact.landed_from_any() == {"decode-0": 2 * BLOCK}
-        offered = fleet.known.cached_tokens(ASKED, WireOffer(LOSSY))
-        assert offered.read == {"decode-0": 2 * BLOCK}
-        assert offered.landed_from_any() == {"decode-0": 6 * BLOCK}
-        own = replace(ASKED, kv_wire_budget=1.0)
-        assert fleet.known.cached_tokens(own, WireOffer(LOSSY)).landed_from_any() == {"decode-0": 2 * BLOCK}
-
-    run(work)
-
-
-def test_scores_are_read_anew_but_need_not_land_anew() -> None:
-    """Whoever reads the prompt computes all of it; its KV may be there all the same."""
-
-    async def work(fleet: Fleet) -> None:
-        prefill, decode = fleet.add("prefill-0"), fleet.add("decode-0")
-        await fleet.look()
-        for one in (prefill, decode):
-            one.tell(PrefixSnapshot(0, names(2)))
-        cached = fleet.known.cached_tokens(replace(ASKED, num_prompt_logprobs=1), WireOffer())
-        assert cached.read == {}
-        assert cached.landed_from_any()["decode-0"] == 2 * BLOCK
-
-    run(work)
-
-
-def test_salts_share_nothing() -> None:
-    """A prompt with a salt finds only what was cached with it."""
-
-    async def work(fleet: Fleet) -> None:
-        one = fleet.add("prefill-0")
-        await fleet.look()
-        one.tell(PrefixSnapshot(0, (*names(2), *names(5, salt="tenant"))))
-        salted = fleet.known.cached_tokens(replace(ASKED, cache_salt="tenant"), WireOffer())
-        assert salted.read == {"prefill-0": 5 * BLOCK}
-        assert fleet.read() == {"prefill-0": 2 * BLOCK}
-
-    run(work)
-
-
-def test_senders_of_two_types_spare_what_both_would() -> None:
-    """What a decode worker has as one of them would send it may have to cross again from the other."""
-
-    async def work(fleet: Fleet) -> None:
-        wide = replace(LAYOUT, dtype=KvDtype.FLOAT32)
-        fleet.add("prefill-0")
-        fleet.add("prefill-1", wide)
-        decode = fleet.add("decode-0", wide)
-        await fleet.look()
-        decode.tell(PrefixSnapshot(0, names(4, wide)))
-        cached = fleet.known.cached_tokens(ASKED, WireOffer())
-        assert cached.landed == {KvDtype.FLOAT32: {"decode-0": 4 * BLOCK}}
-        assert cached.landed_from_any() == {"decode-0": 4 * BLOCK}
-
-    run(work)
