@@ -51,8 +51,15 @@ def test_chat_answers_and_streams_the_same(demo: Serving, client: openai.OpenAI)
         )
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
-    assert chunks[-1].usage == whole.usage
     assert whole.usage is not None
+    counted = whole.usage.model_dump(exclude={"prompt_tokens_details"})
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.model_dump(exclude={"prompt_tokens_details"}) == counted
+    details = chunks[-1].usage.prompt_tokens_details
+    assert details is not None
+    assert (
+        details.cached_tokens == (whole.usage.prompt_tokens - 1) // 16 * 16
+    )  # all that the first question left behind
     assert whole.usage.completion_tokens > 4
     demo.wait_idle()
 
