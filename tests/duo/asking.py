@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import replace
 
 from protocol.ids import new_request_id
@@ -108,3 +110,22 @@ def check_recovers(duo: Duo, expected: list[int]) -> None:
     assert duo.run(work) == expected
     duo.settle(15.0)
     duo.check_idle()
+
+
+def leaves_in_time(duo: Duo, asked: GenerateRequest, num_turns: int) -> bool:
+    """A client that goes away after so many turns of its loop; false if its answer had ended by then."""
+
+    async def listen() -> None:
+        async with aclosing(events_of(duo.dispatcher.generate(asked))) as events:
+            async for _ in events:
+                pass
+
+    async def leave() -> bool:
+        task = asyncio.create_task(listen())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        was_in_time = task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return was_in_time
+
+    return duo.run(leave)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
 from decode_worker.config import DecodeConfig
 from protocol.wire_rule import Importance, WireCodec, WireRule
-from tests.duo.asking import LENGTH, PROMPT, answer_of, request, sampled, when
+from tests.duo.asking import LENGTH, PROMPT, answer_of, leaves_in_time, request, sampled, when
 from tests.duo.prefixes import ask, cache_of, caching_duo, start_and_tokens, text_of
 from tests.support.duo import Duo, DuoOptions, greedy
 
@@ -29,23 +28,8 @@ def test_cancelled_at_every_turn(where: str, num_choices: int) -> None:
     duo = caching_duo(where, (16, 8), num_blocks=40)
     ask(duo, greedy(PROMPT[:50]))
 
-    async def give_up(num_turns: int) -> bool:
-        asked = sampled(PROMPT, num_choices=num_choices)
-
-        async def listen() -> None:
-            async with contextlib.aclosing(duo.dispatcher.generate(asked)) as events:
-                async for _ in events:
-                    pass
-
-        task = asyncio.create_task(listen())
-        for _ in range(num_turns):
-            await asyncio.sleep(0)
-        was_in_time = task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return was_in_time
-
     for num_turns in range(0, MAX_TURNS, 3):
-        was_in_time = duo.run(lambda n=num_turns: give_up(n))  # type: ignore[misc]
+        was_in_time = leaves_in_time(duo, sampled(PROMPT, num_choices=num_choices), num_turns)
         duo.settle(0.2)
         duo.check_idle()
         if not was_in_time:

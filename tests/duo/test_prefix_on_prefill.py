@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefill_worker.config import PrefillConfig
-from tests.duo.asking import VOCAB, answers_of, prompt_scores, sampled
+from tests.duo.asking import VOCAB, answers_of, leaves_in_time, prompt_scores, sampled
 from tests.duo.asking_again import BASE, CHUNK, LONG, NUM_TOKENS, READS_ALONE, ask, heard, make_duo, text_of
 from tests.support.duo import Duo, DuoOptions, greedy
-from tests.support.events import events_of
 from tests.support.oracle import prompt_of
 
 MAX_TURNS = 200
@@ -153,21 +151,8 @@ def test_a_client_that_leaves_at_any_turn_leaves_nothing() -> None:
     duo = make_duo(PrefillConfig(max_step_tokens=16))
     ask(duo, LONG[:200])
 
-    async def listen() -> None:
-        async with contextlib.aclosing(events_of(duo.dispatcher.generate(greedy(LONG, NUM_TOKENS)))) as events:
-            async for _ in events:
-                pass
-
-    async def cancel_after(num_turns: int) -> bool:
-        task = asyncio.create_task(listen())
-        for _ in range(num_turns):
-            await asyncio.sleep(0)
-        was_in_time = task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return was_in_time
-
     for num_turns in range(0, MAX_TURNS, 3):
-        was_in_time = duo.run(lambda n=num_turns: cancel_after(n))  # type: ignore[misc]
+        was_in_time = leaves_in_time(duo, greedy(LONG, NUM_TOKENS), num_turns)
         duo.settle(2.0)
         duo.check_idle()
         if not was_in_time:

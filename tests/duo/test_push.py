@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 
 import pytest
 
 from prefill_worker.config import PrefillConfig, Push
 from protocol.request import GeneratedToken
-from tests.duo.asking import NUM_TOKENS, PROMPT, VOCAB, answers_of, sampled
+from tests.duo.asking import NUM_TOKENS, PROMPT, VOCAB, answers_of, leaves_in_time, sampled
 from tests.support.duo import Duo, DuoOptions, greedy
 from tests.support.events import events_of
 from tests.support.oracle import answer_in_one_piece, prompt_of
@@ -112,21 +111,8 @@ def test_a_client_that_leaves_at_any_turn_leaves_nothing() -> None:
     duo = _duo(Push.END)
     expected = answer_in_one_piece(tiny_engine(), PROMPT, NUM_TOKENS)
 
-    async def listen() -> None:
-        async with contextlib.aclosing(events_of(duo.dispatcher.generate(greedy(PROMPT, NUM_TOKENS)))) as events:
-            async for _ in events:
-                pass
-
-    async def cancel_after(num_turns: int) -> bool:
-        task = asyncio.create_task(listen())
-        for _ in range(num_turns):
-            await asyncio.sleep(0)
-        was_in_time = task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return was_in_time
-
     for num_turns in range(MAX_TURNS):
-        was_in_time = duo.run(lambda n=num_turns: cancel_after(n))  # type: ignore[misc]
+        was_in_time = leaves_in_time(duo, greedy(PROMPT, NUM_TOKENS), num_turns)
         duo.settle(2.0)
         duo.check_idle()
         if not was_in_time:
