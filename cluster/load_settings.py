@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from cluster.settings import ServeSettings, environment_of, flag_of
+from cluster.settings import ServeSettings, environment_of
+from cluster.settings_checks import flag_of
 from protocol.errors import ConfigError
 
 _FIELDS = {field.name: field for field in fields(ServeSettings)}

@@ -5,10 +5,10 @@ A flag beats the environment, the environment beats the file, the file beats the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.sizes import parse_rate, parse_size
+from cluster.settings_checks import check_settings
 from engine.prefix_cache.policy import PrefixCachePolicy
 from prefill_worker.config import Push
 from protocol.errors import ConfigError
@@ -193,45 +193,50 @@ class ServeSettings:
     cluster_token_file: str = _setting(
         "", "file with the secret that router and workers share; a fresh one is made by default", metavar="FILE"
     )
+    worker_timeout: float = _setting(
+        3.0,
+        "seconds without an answer after which a worker is taken for dead and its requests go on elsewhere",
+        metavar="S",
+    )
+    kv_timeout: float = _setting(
+        10.0,
+        "seconds that a decode worker waits for KV of which nothing more arrives, before it computes it itself",
+        metavar="S",
+    )
+    transfer_lease: float = _setting(
+        10.0,
+        "seconds after which a transfer whose prefill worker is silent has ended and its blocks are free",
+        metavar="S",
+    )
+    max_moves: int = _setting(3, "how often a request may start again on other workers after some failed it")
+    readiness_window: float = _setting(
+        30.0,
+        "seconds for which a generation across a prefill and a decode worker counts as proof that the cluster is ready",
+        metavar="S",
+    )
+    drain_timeout: float = _setting(
+        30.0,
+        "seconds that a drained worker, or a cluster that SIGTERM stops, has to finish what runs; the rest then goes on "
+        "elsewhere, or ends with an error",
+        metavar="S",
+    )
+    max_restarts: int = _setting(
+        5, "how often a process that died is started again within --restart-window; then it stays down. 0 starts none"
+    )
+    restart_window: float = _setting(60.0, "seconds over which --max-restarts counts", metavar="S")
+    hang_timeout: float = _setting(
+        30.0, "seconds without an answer after which a process that hangs is killed and started again", metavar="S"
+    )
+    inject_faults: str = _setting(
+        "",
+        "for tests of failures only: harm transfers at random, e.g. corrupt=0.02,drop=0.01,delay=0.05,seed=1",
+        metavar="SPEC",
+    )
     log_prompts: bool = _setting(False, "log prompts and answers, which may hold personal data; off by default")
     log_level: str = _setting("info", "how much to log", metavar="LEVEL", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise ConfigError("no model: name one, e.g. `kvferry serve smollm2-135m`")
-        for one in fields(self):
-            choices, value = one.metadata["choices"], getattr(self, one.name)
-            if choices and value not in choices:
-                raise ConfigError(
-                    f"--{flag_of(one.name)} must be one of {', '.join(filter(None, choices))}, got {value!r}"
-                )
-        at_least = {
-            **dict.fromkeys(("prefill", "port", "threads_per_worker", "max_model_len", "local_prefill_tokens"), 0),
-            **dict.fromkeys(("max_queue", "prefill_block_size"), 0),
-            **dict.fromkeys(("decode", "block_size", "max_step_tokens", "max_sequences", "max_concurrent"), 1),
-        }
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{flag_of(name)} must be at least {least}, got {getattr(self, name)}")
-        for name in ("request_timeout", "startup_timeout"):
-            if not 0 < getattr(self, name) < 1e9:
-                raise ConfigError(f"--{flag_of(name)} must be a positive number of seconds, got {getattr(self, name)}")
-        if not 0.0 <= self.kv_reserve <= 1.0:
-            raise ConfigError(f"--kv-reserve is a share from 0 to 1, got {self.kv_reserve}")
-        if not 0.0 <= self.itl_target_ms < 1e9:
-            raise ConfigError(
-                f"--itl-target-ms must be 0 for no target, or milliseconds above it, got {self.itl_target_ms}"
-            )
-        for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body", "swap_memory"):
-            if getattr(self, name):
-                parse_size(getattr(self, name))
-        if self.link_bandwidth:
-            parse_rate(self.link_bandwidth)
-        if self.planner and self.kv_push != Push.PLANNED:
-            raise ConfigError(f"--planner plans transfers, --kv-push {self.kv_push} does not: leave one of them out")
-        self.wire_offer()
-        if bool(self.tls_cert) != bool(self.tls_key):
-            raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")
+        check_settings(self)
 
     def wire_offer(self) -> WireOffer:
         """How KV is written on the wire and what a request may ask for. Raises `ConfigError` as `wire_rule` does."""
@@ -254,11 +259,6 @@ class ServeSettings:
             num_sinks=self.kv_wire_sinks,
             allows_int4=self.kv_wire_int4 == INT4_ON,
         )
-
-
-def flag_of(name: str) -> str:
-    """The flag of a field, without its dashes."""
-    return name.replace("_", "-")
 
 
 def environment_of(name: str) -> str:

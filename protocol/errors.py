@@ -93,6 +93,12 @@ class WorkerUnavailable(KvferryError):
     retryable = True
 
 
+class Draining(WorkerUnavailable):
+    """A worker takes no new requests, or had no time to finish this one: it is about to end. Nothing is wrong with it."""
+
+    code = "draining"
+
+
 class WrongClusterToken(WorkerUnavailable):
     """A worker does not know the caller's cluster token: it belongs to another cluster, and is nobody's worker here."""
 

@@ -49,6 +49,11 @@ class WorkerStub:
                 request_serializer=protocol_dot_kvferry__worker__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=protocol_dot_kvferry__worker__pb2.ForgetReply.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/kvferry.worker.v1.Worker/Drain',
+                request_serializer=protocol_dot_kvferry__worker__pb2.DrainRequest.SerializeToString,
+                response_deserializer=protocol_dot_kvferry__worker__pb2.DrainReply.FromString,
+                _registered_method=True)
         self.Orders = channel.stream_stream(
                 '/kvferry.worker.v1.Worker/Orders',
                 request_serializer=protocol_dot_kvferry__worker__pb2.OrderBatch.SerializeToString,
@@ -73,6 +78,13 @@ class WorkerServicer:
 
     def Forget(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """returns at once; Status tells how far it is
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -102,6 +114,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=protocol_dot_kvferry__worker__pb2.ForgetRequest.FromString,
                     response_serializer=protocol_dot_kvferry__worker__pb2.ForgetReply.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=protocol_dot_kvferry__worker__pb2.DrainRequest.FromString,
+                    response_serializer=protocol_dot_kvferry__worker__pb2.DrainReply.SerializeToString,
             ),
             'Orders': grpc.stream_stream_rpc_method_handler(
                     servicer.Orders,
@@ -190,6 +207,33 @@ class Worker:
             '/kvferry.worker.v1.Worker/Forget',
             protocol_dot_kvferry__worker__pb2.ForgetRequest.SerializeToString,
             protocol_dot_kvferry__worker__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvferry.worker.v1.Worker/Drain',
+            protocol_dot_kvferry__worker__pb2.DrainRequest.SerializeToString,
+            protocol_dot_kvferry__worker__pb2.DrainReply.FromString,
             options,
             channel_credentials,
             insecure,

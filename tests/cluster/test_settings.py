@@ -11,7 +11,8 @@ import pytest
 
 from cluster.cli import main
 from cluster.load_settings import add_flags, load_settings
-from cluster.settings import ServeSettings, environment_of, flag_of
+from cluster.settings import ServeSettings, environment_of
+from cluster.settings_checks import flag_of
 from cluster.sizes import format_rate, format_size, parse_rate, parse_size
 from cluster.worker_spec import WorkerSpec, spec_of
 from prefill_worker.config import Push
