@@ -36,9 +36,13 @@ from transfer.landing_contract import LandingConfig
 from transfer.nixl import NixlTransport
 from transfer.pump import PumpThread
 from transfer.shipping import Sender
+from transfer.shipping_contract import ShippingConfig
 from transfer.transport import Arenas
 
 log = logging.getLogger(__name__)
+
+STALLED_LEASES = 3
+"""The receiver may be behind with everybody's chunks while it lives, which its own worker's pings show sooner."""
 
 
 class WorkerProcess(ABC):
@@ -123,7 +127,8 @@ class PrefillProcess(WorkerProcess):
         spec = self.spec
         outbox = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
         transport = NixlTransport(self.identity, Arenas(landing=None, outbox=outbox))
-        sender = Sender(self.identity, transport, outbox, PoolCodec(engine.cache.pool, engine.layout))
+        codec = PoolCodec(engine.cache.pool, engine.layout)
+        sender = Sender(self.identity, transport, outbox, codec, shipping_config(spec))
         config = PrefillConfig(
             max_step_tokens=spec.max_step_tokens,
             max_sequences=spec.max_sequences,
@@ -148,23 +153,38 @@ class DecodeProcess(WorkerProcess):
         transport = NixlTransport(self.identity, Arenas(landing=landing, outbox=None))
         codec = PoolCodec(engine.cache.pool, engine.layout)
         check_offer(WireOffer(spec.wire_rule, spec.min_wire_budget), codec, landing.slot_bytes)
-        receiver = Receiver(self.identity, transport, landing, codec, LandingConfig(rule=spec.wire_rule))
-        config = DecodeConfig(
-            max_step_tokens=max(spec.max_step_tokens, spec.max_sequences),
-            max_sequences=spec.max_sequences,
-            min_wire_budget=spec.min_wire_budget,
-            policy=spec.policy,
-            kv_reserve=spec.kv_reserve,
-            itl_target_s=spec.itl_target_s,
-            swap_bytes=spec.swap_bytes,
-            prefix_cache=spec.prefix_cache,
-        )
-        worker = DecodeWorker(self.identity, engine, receiver, config)
+        receiver = Receiver(self.identity, transport, landing, codec, landing_config(spec))
+        worker = DecodeWorker(self.identity, engine, receiver, decode_config(spec))
         service = DecodeService(worker)
         server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)
         target = self._run(server, PumpThread(receiver, "landing"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
+
+
+def decode_config(spec: WorkerSpec) -> DecodeConfig:
+    """What a decode worker is told of its own."""
+    return DecodeConfig(
+        max_step_tokens=max(spec.max_step_tokens, spec.max_sequences),
+        max_sequences=spec.max_sequences,
+        kv_wait_s=spec.kv_wait_s,
+        min_wire_budget=spec.min_wire_budget,
+        policy=spec.policy,
+        kv_reserve=spec.kv_reserve,
+        itl_target_s=spec.itl_target_s,
+        swap_bytes=spec.swap_bytes,
+        prefix_cache=spec.prefix_cache,
+    )
+
+
+def landing_config(spec: WorkerSpec) -> LandingConfig:
+    """What the receiving end of a transfer is told."""
+    return LandingConfig(lease_s=spec.transfer_lease_s, rule=spec.wire_rule)
+
+
+def shipping_config(spec: WorkerSpec) -> ShippingConfig:
+    """What the sending end is told: a receiver that answers nothing for `STALLED_LEASES` has stalled."""
+    return ShippingConfig(stall_s=STALLED_LEASES * spec.transfer_lease_s)
 
 
 def check_offer(offer: WireOffer, codec: PoolCodec, slot_bytes: int) -> None:

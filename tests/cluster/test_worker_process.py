@@ -2,7 +2,9 @@
 
 import pytest
 
-from cluster.worker_process import check_listening_address, check_offer
+from cluster.settings import ServeSettings
+from cluster.worker_process import check_listening_address, check_offer, decode_config, landing_config, shipping_config
+from cluster.worker_spec import WorkerSpec, spec_of
 from protocol.errors import ConfigError
 from protocol.wire_rule import WireCodec, WireOffer, WireRule
 from tests.support.duo import SLOT_BYTES
@@ -56,3 +58,12 @@ def test_a_budget_out_of_reach_is_refused_at_start(offer: WireOffer, word: str) 
     """With the setting's name and the smallest that could be reached."""
     with pytest.raises(ConfigError, match=word):
         check_offer(offer, _codec(), SLOT_BYTES)
+
+
+def test_how_long_kv_is_waited_for_reaches_the_workers() -> None:
+    """`--kv-timeout` and `--transfer-lease` cross with the spec, to both ends of a transfer."""
+    settings = ServeSettings(model="any", kv_timeout=7.0, transfer_lease=4.0)
+    spec = WorkerSpec.from_json(spec_of(settings, "decode", 0, device="cpu", num_threads=1).to_json())
+    assert decode_config(spec).kv_wait_s == 7.0
+    assert landing_config(spec).lease_s == 4.0
+    assert shipping_config(spec).stall_s == 12.0
