@@ -6,7 +6,6 @@ pass to the sequence, or back to the pool if nobody wants them any more.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,10 +24,9 @@ from protocol.request import GeneratedToken, GenerateRequest
 from protocol.wire_rule import WireOffer
 from scheduling.admission import blocks_ahead, blocks_kept, has_headroom
 from transfer.codec.budget import sixteen_bit_bytes
+from transfer.failed_transfers import FailedTransfers
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingEnded, LandingRequest
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -50,7 +48,7 @@ class Admission:
         config: DecodeConfig,
     ) -> None:
         self.num_transfers = 0
-        self.num_transfer_failures = 0
+        self.failed_transfers = FailedTransfers()
         self.num_transfer_bytes = 0
         self.num_landed_wire_bytes = 0
         self.num_landed_half_bytes = 0
@@ -279,9 +277,9 @@ class Admission:
             self.num_landed_wire_bytes += ended.num_bytes
             self.num_landed_half_bytes += half_bytes
             self._roster.tell_landing(sequence, ended.num_bytes, half_bytes)
-        else:
-            self.num_transfer_failures += 1
-            log.warning("request %s: its KV did not land: %s", ended.ticket.request_id, ended.error)
+        elif not sequence.record.is_terminal:
+            self.failed_transfers.add(ended.ticket.request_id, ended.error)
+            self._roster.tell_lost_kv(sequence, ended.error)
 
 
 def _check_first(request: GenerateRequest, tokens: Sequence[GeneratedToken]) -> None:

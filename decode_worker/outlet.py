@@ -11,7 +11,7 @@ from protocol.request import GeneratedToken, PromptLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The end of a request by an error."""
+    """The error that ended a request, or the transfer of its KV."""
 
     request_id: str
     error: KvferryError
@@ -47,6 +47,7 @@ class OutletBatch:
     prompts: list[PromptRead] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    lost_kv: list[Failure] = field(default_factory=list)
 
 
 class Outlets:
@@ -78,6 +79,10 @@ class Outlets:
     def add_landing(self, router_id: str, landing: Landing) -> None:
         """KV of a router's request has landed."""
         self._pending.setdefault(router_id, OutletBatch()).landings.append(landing)
+
+    def add_lost_kv(self, router_id: str, request_id: str, error: KvferryError) -> None:
+        """KV of a router's request did not land; the request goes on without it."""
+        self._pending.setdefault(router_id, OutletBatch()).lost_kv.append(Failure(request_id, error))
 
     def add_failure(self, router_id: str, request_id: str, error: KvferryError) -> None:
         """The end of a router's request by an error."""

@@ -90,6 +90,10 @@ class Roster:
         """Tells a sequence's router that all its KV is here, in so many bytes; `half_bytes` it would have in 16 bits."""
         self._outlets.add_landing(sequence.router_id, Landing(sequence.request.request_id, wire_bytes, half_bytes))
 
+    def tell_lost_kv(self, sequence: DecodeSequence, error: KvferryError) -> None:
+        """Tells a sequence's router that its KV did not land: it goes on here all the same."""
+        self._outlets.add_lost_kv(sequence.router_id, sequence.request.request_id, error)
+
     def end(self, sequence: DecodeSequence, phase: Phase, now: float, error: KvferryError | None = None) -> None:
         """Takes a sequence out. Its blocks go at once, or when its landing has let go of them."""
         sequence.move(now, phase)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from decode_worker.outlet import OutletBatch
+from decode_worker.outlet import Failure, OutletBatch
 from decode_worker.worker import DecodeWorker
 from engine.prefix_cache.status import prefix_status
 from protocol import kvferry_worker_pb2 as pb
@@ -77,7 +77,8 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_quarantined_slots=receiver.slots.num_quarantined,
             num_steps=worker.num_steps,
             num_transfers=admission.num_transfers,
-            num_transfer_failures=admission.num_transfer_failures,
+            num_transfer_failures=admission.failed_transfers.num_all,
+            transfer_failures_by_cause=admission.failed_transfers.by_cause,
             transfer_bytes=admission.num_transfer_bytes,
             transfer_bytes_by_tier=receiver.bytes_by_tier(),
             landed_wire_bytes=admission.num_landed_wire_bytes,
@@ -206,16 +207,18 @@ def _fill_nothing(answer: pb.Answer, result: object) -> None:
     """That it was done says all."""
 
 
+def _failure_to_wire(failure: Failure) -> pb.RequestFailure:
+    return pb.RequestFailure(request_id=failure.request_id, code=failure.error.code, message=failure.error.message)
+
+
 def _fill_delivery(delivery: pb.Delivery, batch: OutletBatch) -> None:
     delivery.landings.extend(
         pb.Landing(request_id=one.request_id, wire_bytes=one.wire_bytes, half_bytes=one.half_bytes)
         for one in batch.landings
     )
     delivery.tokens.extend(map(token_to_wire, batch.tokens))
-    delivery.failures.extend(
-        pb.RequestFailure(request_id=one.request_id, code=one.error.code, message=one.error.message)
-        for one in batch.failures
-    )
+    delivery.lost_kv.extend(map(_failure_to_wire, batch.lost_kv))
+    delivery.failures.extend(map(_failure_to_wire, batch.failures))
     delivery.prompts.extend(
         pb.PromptRead(
             request_id=one.request_id,

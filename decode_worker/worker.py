@@ -27,7 +27,7 @@ from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
 from engine.prefix_cache.news import PrefixNews
-from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, Overloaded, WorkerUnavailable
+from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, KvOverdue, Overloaded, WorkerUnavailable
 from protocol.ids import WorkerId
 from protocol.phase import Phase, PhaseRecord
 from protocol.request import GeneratedToken, GenerateRequest
@@ -255,9 +255,8 @@ class DecodeWorker:
         if now <= landed_at + self.config.kv_wait_s:
             sequence.kv_due_at = landed_at + self.config.kv_wait_s
             return
-        log.warning("request %s: its KV is overdue", sequence.request.request_id)
         sequence.kv_due_at = None
-        self.receiver.revoke(generation)
+        self.receiver.revoke(generation, KvOverdue(f"none of it has landed for {self.config.kv_wait_s:g} s"))
 
     def _enqueue(
         self,

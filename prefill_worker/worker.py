@@ -34,6 +34,7 @@ from scheduling.budget import StepLimits, plan_step
 from scheduling.policies.choose import make_policy
 from scheduling.policies.policy import Queue
 from transfer.commands import CommandQueue
+from transfer.failed_transfers import FailedTransfers
 from transfer.progress import OnProgress
 from transfer.shipping import Sender
 
@@ -58,7 +59,7 @@ class PrefillWorker:
         self.num_steps = 0
         self.num_prefilled_tokens = 0
         self.num_transfers = 0
-        self.num_transfer_failures = 0
+        self.failed_transfers = FailedTransfers()
         self.num_transfer_bytes = 0
         self._clock = clock
         self._inbox = CommandQueue()
@@ -211,9 +212,8 @@ class PrefillWorker:
             sequence = self._shipping.pop(key_of(ended.ticket))  # there: `_check` lets no ticket be taken on twice
             self.num_transfers += 1
             self.num_transfer_bytes += ended.num_bytes
-            if ended.error is not None:
-                self.num_transfer_failures += 1
-                log.warning("request %s: the transfer ended: %s", ended.ticket.request_id, ended.error)
+            if ended.error is not None and not isinstance(ended.error, Cancelled) and not sequence.record.is_terminal:
+                self.failed_transfers.add(ended.ticket.request_id, ended.error)
             sequence.shipped(now)
 
     def check_idle(self) -> None:

@@ -172,6 +172,18 @@ class StaleTicket(TransferError):
     code = "stale_ticket"
 
 
+class LeaseExpired(StaleTicket):
+    """Nothing came of a transfer for as long as its lease lasts, not even a sign of life. What comes later is refused."""
+
+    code = "lease_expired"
+
+
+class KvOverdue(TransferError):
+    """A request waits for its KV only, and none of it has landed for too long."""
+
+    code = "kv_overdue"
+
+
 class PlanRefused(KvferryError):
     """The planner was asked for what makes no sense: no bytes, no rate, ports it does not know. Nothing changed."""
 
@@ -196,6 +208,12 @@ class TransportUnavailable(KvferryError):
     """The transport's library or plugin is missing or cannot start here."""
 
     code = "transport_unavailable"
+
+
+TRANSFER_FAILURES = tuple(
+    kind.code for kind in (BadChunk, KvOverdue, LeaseExpired, StaleTicket, TransferError, WorkerUnavailable)
+)
+"""Codes of the errors that a transfer of KV may fail by. A request fails by none of them if its decode worker lives."""
 
 
 def _tree(root: type[KvferryError]) -> dict[str, type[KvferryError]]:

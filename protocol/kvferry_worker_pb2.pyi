@@ -89,8 +89,15 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes", "prefix_cache", "num_swaps", "output_length_error_octaves", "output_length_covered_ratio", "is_draining")
+    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes", "prefix_cache", "num_swaps", "output_length_error_octaves", "output_length_covered_ratio", "is_draining", "transfer_failures_by_cause")
     class TransferBytesByTierEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class TransferFailuresByCauseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +131,7 @@ class WorkerStatus(_message.Message):
     OUTPUT_LENGTH_ERROR_OCTAVES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_LENGTH_COVERED_RATIO_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FAILURES_BY_CAUSE_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerId
     num_waiting: int
     num_running: int
@@ -151,7 +159,8 @@ class WorkerStatus(_message.Message):
     output_length_error_octaves: float
     output_length_covered_ratio: float
     is_draining: bool
-    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ..., prefix_cache: _Optional[_Union[PrefixCacheStatus, _Mapping]] = ..., num_swaps: _Optional[int] = ..., output_length_error_octaves: _Optional[float] = ..., output_length_covered_ratio: _Optional[float] = ..., is_draining: _Optional[bool] = ...) -> None: ...
+    transfer_failures_by_cause: _containers.ScalarMap[str, int]
+    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ..., prefix_cache: _Optional[_Union[PrefixCacheStatus, _Mapping]] = ..., num_swaps: _Optional[int] = ..., output_length_error_octaves: _Optional[float] = ..., output_length_covered_ratio: _Optional[float] = ..., is_draining: _Optional[bool] = ..., transfer_failures_by_cause: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PrefixCacheStatus(_message.Message):
     __slots__ = ("num_blocks", "num_queries", "num_query_tokens", "num_hit_tokens", "num_stored_blocks", "num_evicted_blocks")
@@ -558,7 +567,7 @@ class PrefixNews(_message.Message):
     def __init__(self, events: _Optional[_Union[PrefixEvents, _Mapping]] = ..., snapshot: _Optional[_Union[PrefixSnapshotPart, _Mapping]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("answers", "tokens", "failures", "prompts", "landings", "progress", "prefix")
+    __slots__ = ("answers", "tokens", "failures", "prompts", "landings", "progress", "prefix", "lost_kv")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
@@ -566,6 +575,7 @@ class Delivery(_message.Message):
     LANDINGS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LOST_KV_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
@@ -573,7 +583,8 @@ class Delivery(_message.Message):
     landings: _containers.RepeatedCompositeFieldContainer[Landing]
     progress: _containers.RepeatedCompositeFieldContainer[TransferProgress]
     prefix: _containers.RepeatedCompositeFieldContainer[PrefixNews]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptRead, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[TransferProgress, _Mapping]]] = ..., prefix: _Optional[_Iterable[_Union[PrefixNews, _Mapping]]] = ...) -> None: ...
+    lost_kv: _containers.RepeatedCompositeFieldContainer[RequestFailure]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptRead, _Mapping]]] = ..., landings: _Optional[_Iterable[_Union[Landing, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[TransferProgress, _Mapping]]] = ..., prefix: _Optional[_Iterable[_Union[PrefixNews, _Mapping]]] = ..., lost_kv: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ...) -> None: ...
 
 class TransferProgress(_message.Message):
     __slots__ = ("request_id", "acknowledged_bytes", "seconds", "is_ended")

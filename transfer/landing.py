@@ -20,6 +20,7 @@ from protocol.errors import (
     BadRequest,
     Cancelled,
     KvferryError,
+    LeaseExpired,
     NotConnected,
     StaleTicket,
     TransferError,
@@ -114,9 +115,10 @@ class Receiver:
         self.commands.bell.set()
         return ticket
 
-    def revoke(self, generation: int) -> None:
-        """Gives a ticket up, if it is still open; its `LandingEnded` follows."""
-        self.commands.post(lambda: self._revoke(generation))
+    def revoke(self, generation: int, error: KvferryError | None = None) -> None:
+        """Gives a ticket up, if it is still open; its `LandingEnded` follows, with `error` or as `Cancelled`."""
+        reason = error or Cancelled("the decode worker gave the transfer up")
+        self.commands.post(lambda: self._revoke(generation, reason))
 
     def last_landed_at(self, generation: int) -> float | None:
         """When a chunk of an open ticket last landed, or else when it was granted; None when it is not open."""
@@ -225,9 +227,9 @@ class Receiver:
         landing.rejected.add(frame.chunk)
         self._tell(ticket, FrameKind.REJECT, frame.chunk, frame.slot)
 
-    def _revoke(self, generation: int) -> None:
+    def _revoke(self, generation: int, error: KvferryError) -> None:
         if generation in self._open:
-            self._give_up(generation, Cancelled("the decode worker gave the transfer up"))
+            self._give_up(generation, error)
 
     def _give_up(self, generation: int, error: KvferryError) -> None:
         """Ends a transfer whose writer may still be writing: its slots go to quarantine until it says CLOSED."""
@@ -280,7 +282,7 @@ class Receiver:
     def _expire(self, now: float) -> None:
         for generation, landing in list(self._open.items()):
             if now > landing.expires_at:
-                self._give_up(generation, StaleTicket(f"nothing came within the lease of {self.config.lease_s} s"))
+                self._give_up(generation, LeaseExpired(f"nothing came within the lease of {self.config.lease_s} s"))
         for closing in self._closing.values():
             if now >= closing.ask_again_at:
                 closing.ask_again_at = now + self.config.revoke_again_s

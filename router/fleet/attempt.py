@@ -20,7 +20,7 @@ from protocol.pace import TransferPlan
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from router.fleet.books import AttemptBooks
-from router.fleet.clients import DecodeClient, InboxItem, PrefillClient, PrefillOutcome, PromptRead, TokenInbox
+from router.fleet.clients import DecodeClient, InboxItem, KvLost, PrefillClient, PrefillOutcome, PromptRead, TokenInbox
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 from router.fleet.question import wire_bytes
@@ -100,6 +100,8 @@ class Attempt:
             elif isinstance(item, KvLanded):
                 books.landed()
                 events.append(item)
+            elif isinstance(item, KvLost):
+                log.warning("request %s: its KV did not cross: %s", self.request.request_id, item.error.message)
             else:
                 books.was_read(item.num_cached_tokens)
         return events

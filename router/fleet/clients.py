@@ -41,9 +41,16 @@ class PromptRead:
     scores: PromptLogprobs
 
 
+@dataclass(frozen=True, slots=True)
+class KvLost:
+    """KV of the prompt did not arrive, and why; the decode worker computes it and goes on."""
+
+    error: KvferryError
+
+
 PrefixNews = PrefixSnapshot | EventBatch | None
 """What a worker tells of its prefix cache; None: no more comes, or some of it was not understood."""
-InboxItem = GeneratedToken | PromptRead | KvLanded
+InboxItem = GeneratedToken | PromptRead | KvLanded | KvLost
 MAX_TOGETHER = 64
 """Tokens that are handed on at once, so that a burst for one request does not hold up the others."""
 
@@ -60,7 +67,7 @@ class TokenInbox:
         self._is_woken = False
 
     def put(self, item: InboxItem | KvferryError) -> None:
-        """Adds a token, that the prompt was read, that its KV has landed, or the error that ends the request."""
+        """Adds a token, that the prompt was read, that its KV has landed or was lost, or the error that ends the request."""
         self._items.append(item)
         self.wake()
 

@@ -33,7 +33,7 @@ from protocol.wire import (
     token_to_wire,
     worker_id_to_wire,
 )
-from router.fleet.clients import PrefillOutcome, PrefixNews, PromptRead, TokenInbox
+from router.fleet.clients import KvLost, PrefillOutcome, PrefixNews, PromptRead, TokenInbox
 from router.fleet.generation_messages import GenerationMessages
 from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
 from router.generation import KvLanded
@@ -256,6 +256,9 @@ class GrpcDecodeClient(GrpcWorkerClient):
         for landing in delivery.landings:
             if (inbox := self._inboxes.get(landing.request_id)) is not None:
                 inbox.put(KvLanded(landing.wire_bytes, landing.half_bytes))
+        for lost in delivery.lost_kv:
+            if (inbox := self._inboxes.get(lost.request_id)) is not None:
+                inbox.put(KvLost(by_code(lost.code)(lost.message)))
         for prompt in delivery.prompts:
             if (inbox := self._inboxes.get(prompt.request_id)) is not None:
                 inbox.put(PromptRead(prompt.num_cached_tokens, scores_from_wire(prompt.scores)))

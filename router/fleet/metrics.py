@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from protocol.errors import TRANSFER_FAILURES
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 
@@ -25,7 +26,6 @@ GAUGES = {
 COUNTERS = {
     "worker_steps": ("num_steps", "Engine steps"),
     "kv_transfers": ("num_transfers", "Transfers ended, well or not"),
-    "kv_transfer_failures": ("num_transfer_failures", "Transfers that were given up"),
     "kv_transfer_hidden_bytes": ("hidden_bytes", "Bytes acknowledged when the first token was sampled (prefill)"),
     "kv_transfer_acknowledged_bytes": ("acknowledged_bytes", "All bytes of the same transfers (prefill)"),
     "preemptions": ("num_preemptions", "Requests that lost their blocks before they had ended"),
@@ -39,6 +39,7 @@ PREFIX_COUNTERS = {
     "prefix_cache_stored_blocks": ("num_stored_blocks", "Blocks that the prefix cache took in"),
     "prefix_cache_evicted_blocks": ("num_evicted_blocks", "Blocks that it gave up"),
 }
+NO_FAILURES = dict.fromkeys(TRANSFER_FAILURES, 0)
 OUTPUT_LENGTHS = {
     "output_length_error_octaves": "Mean of |log2(predicted / actual)| over the lengths of answers (decode)",
     "output_length_covered_ratio": "Answers that were no longer than predicted, of all (decode)",
@@ -73,6 +74,7 @@ class _FleetCollector(Collector):
             yield counter
         yield from self._prefix_caches(members)
         yield from self._output_lengths(members)
+        yield self._failed_transfers(members)
         yield self._bytes(members)
         yield self._hidden(members)
         yield self._prediction_errors(members)
@@ -127,6 +129,17 @@ class _FleetCollector(Collector):
         for member in members:
             for tier, num_bytes in sorted({"native": 0, **member.status.transfer_bytes_by_tier}.items()):
                 family.add_metric([*_labels(member), tier], num_bytes)
+        return family
+
+    def _failed_transfers(self, members: list[Member[Any]]) -> Metric:
+        family = CounterMetricFamily(
+            "kvferry_kv_transfer_failures",
+            "Transfers that failed, by the code of the error that ended them",
+            labels=("worker", "role", "cause"),
+        )
+        for member in members:
+            for cause, number in {**NO_FAILURES, **member.status.transfer_failures_by_cause}.items():
+                family.add_metric([*_labels(member), cause], number)
         return family
 
     def _prediction_errors(self, members: list[Member[Any]]) -> Metric:

@@ -67,6 +67,7 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
     status.pop("worker", None)
     status.pop("links", None)
     status.pop("transfer_bytes_by_tier", None)
+    status.pop("transfer_failures_by_cause", None)
     prefix_cache = status.pop("prefix_cache", None)
     error_octaves, covered_ratio = (status.pop(f"output_length_{name}") for name in ("error_octaves", "covered_ratio"))
     return {
@@ -86,6 +87,7 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
         "capacity_tokens": description.capacity_tokens,
         "status": {key: int(value) for key, value in status.items()},
         "kv_bytes_by_tier": dict(member.status.transfer_bytes_by_tier),
+        "transfer_failures_by_cause": dict(member.status.transfer_failures_by_cause),
         "prefix_cache": prefix_cache and {key: int(value) for key, value in prefix_cache.items()},
         "output_length_error_octaves": error_octaves,
         "output_length_covered_ratio": covered_ratio,

@@ -85,7 +85,8 @@ class ReadinessAnswer(Shape):
 
 class ClusterWorker(Shape):
     """A worker: where it runs, what it holds, how it is. `status` has its counters by name, `kv_bytes_by_tier` the bytes of KV
-    packed or unpacked by precision, `prefix_cache` the counters of that, null where none is kept.
+    packed or unpacked by precision, `transfer_failures_by_cause` the transfers that failed by the code of what ended them,
+    `prefix_cache` the counters of that, null where none is kept.
     `output_length_error_octaves` is how far off its predictions of answers' lengths were, `output_length_covered_ratio` the
     share of answers that were no longer; `prefill_prediction_error_ratio` is how far off the predicted times of its prompts
     were.
@@ -107,6 +108,7 @@ class ClusterWorker(Shape):
     capacity_tokens: Count
     status: dict[str, Count]
     kv_bytes_by_tier: dict[str, Count]
+    transfer_failures_by_cause: dict[str, Count]
     prefix_cache: dict[str, Count] | None
     output_length_error_octaves: float
     output_length_covered_ratio: float

@@ -61,7 +61,7 @@ def test_kv_that_never_arrives_whole_is_recomputed(fault: str, texts: list[list[
     getattr(duo.fabric.faults, fault)(num=1000)
     assert duo.run(lambda: answers_of(duo, sampled(PROMPT, NUM_TOKENS, NUM_CHOICES))) == texts
     assert LENGTH + NUM_CHOICES <= duo.decodes[0].num_local_prefill_tokens < 2 * LENGTH
-    assert duo.decodes[0].admission.num_transfer_failures == 1
+    assert duo.decodes[0].admission.failed_transfers.num_all == 1
     duo.fabric.faults = type(duo.fabric.faults)()
     check_recovers(duo, texts)
 

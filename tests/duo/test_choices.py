@@ -131,7 +131,7 @@ def test_one_prefill_one_transfer_shared_blocks() -> None:
     assert answers(tokens, 3) == expected_of(LENGTH)
     assert seen == [3]
     prefill = duo.prefills[0]
-    assert (prefill.num_prefilled_tokens, prefill.num_transfers, prefill.num_transfer_failures) == (LENGTH, 1, 0)
+    assert (prefill.num_prefilled_tokens, prefill.num_transfers, prefill.failed_transfers.num_all) == (LENGTH, 1, 0)
     assert (decode.admission.num_transfers, decode.num_local_prefill_tokens) == (1, 0)
     duo.check_idle()
 

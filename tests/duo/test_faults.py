@@ -179,7 +179,7 @@ def test_kv_that_never_arrives_whole_is_recomputed(fault: str, expected: list[in
     getattr(duo.fabric.faults, fault)(num=1000)
     assert answer_of(duo) == expected
     assert duo.decodes[0].num_local_prefill_tokens == LENGTH + 1
-    assert duo.decodes[0].admission.num_transfer_failures == 1
+    assert duo.decodes[0].admission.failed_transfers.num_all == 1
     duo.fabric.faults = type(duo.fabric.faults)()
     check_recovers(duo, expected)
 

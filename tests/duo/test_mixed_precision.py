@@ -74,7 +74,7 @@ def _options(rule: WireRule, step_tokens: int = 32) -> DuoOptions:
 def _answers(duo: Duo) -> list[list[int]]:
     found = duo.generate_all([greedy(prompt) for prompt in PROMPTS.values()])
     assert duo.decodes[0].num_local_prefill_tokens == 0
-    assert duo.prefills[0].num_transfer_failures == 0
+    assert duo.prefills[0].failed_transfers.num_all == 0
     duo.check_idle()
     return found
 

@@ -84,7 +84,7 @@ def test_a_landing_given_up(fault: str, is_lossy: bool, expected: list[int]) -> 
     assert text == expected
     # The first token is computed with the prompt, since P has drawn it already.
     assert duo.decodes[0].num_local_prefill_tokens == LENGTH + 1 - (0 if is_lossy else 32)
-    assert duo.decodes[0].admission.num_transfer_failures == 1
+    assert duo.decodes[0].admission.failed_transfers.num_all == 1
     duo.fabric.faults = type(duo.fabric.faults)()
     assert ask(duo, replace(request(), kv_wire_budget=1.0)) == (expected, LENGTH - FOUND)
 

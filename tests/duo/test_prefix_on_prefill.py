@@ -170,7 +170,7 @@ def test_a_wire_that_fails_leaves_the_cache_sound() -> None:
     ask(duo, BASE)
     duo.fabric.faults.fail_write(num=1)
     assert ask(duo, BASE) == (96, text_of(BASE))
-    assert duo.prefills[0].num_transfer_failures == 1
+    assert duo.prefills[0].failed_transfers.num_all == 1
     assert ask(duo, BASE) == (96, text_of(BASE))
     duo.settle(15.0)
     duo.check_idle()

@@ -102,7 +102,7 @@ def test_only_prompts_whose_transfer_ends_well_count(push: Push) -> None:
     duo.fabric.faults.fail_write()
     duo.generate_all([greedy(PROMPT, NUM_TOKENS)])
     duo.generate_all([greedy(PROMPT, 1)])
-    assert duo.prefills[0].num_transfer_failures == 1
+    assert duo.prefills[0].failed_transfers.num_all == 1
     assert duo.prefills[0].sender.hidden == HiddenBytes()
 
 

@@ -81,7 +81,7 @@ def test_p_refuses_a_ticket_that_is_not_the_requests(change: str) -> None:
     duo.settle(30.0)
     if change == "used":
         assert refused.result(0).first_tokens[0].index == 0  # computed again, but not one byte is shipped
-        assert prefill.num_transfer_failures == 1
+        assert prefill.failed_transfers.num_all == 1
     else:
         with pytest.raises((StaleTicket, BadRequest)):
             refused.result(0)

@@ -20,7 +20,7 @@ from protocol.pace import Pace, TransferPlan, TransferProgress
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
-from router.fleet.clients import PrefillOutcome, PrefixNews, PromptRead, TokenInbox
+from router.fleet.clients import KvLost, PrefillOutcome, PrefixNews, PromptRead, TokenInbox
 from router.generation import KvLanded
 from transfer.landing_contract import LandingRequest
 
@@ -203,6 +203,9 @@ class InProcessDecode(_InProcess):
         for landing in batch.landings:
             if landing.request_id in self._inboxes:
                 self._inboxes[landing.request_id].put(KvLanded(landing.wire_bytes, landing.half_bytes))
+        for lost in batch.lost_kv:
+            if lost.request_id in self._inboxes:
+                self._inboxes[lost.request_id].put(KvLost(lost.error))
         for prompt in batch.prompts:
             if prompt.request_id in self._inboxes:
                 self._inboxes[prompt.request_id].put(PromptRead(prompt.num_cached_tokens, prompt.scores or ()))
