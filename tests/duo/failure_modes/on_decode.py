@@ -1,0 +1,81 @@
+"""Decode workers that die, stop, refuse or fail, and none at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from decode_worker.config import DecodeConfig
+from engine.batch import StepBatch
+from tests.duo.asking import request, when
+from tests.duo.failure_modes.registry import failure_mode
+from tests.duo.failure_modes.scene import Scene, Seen
+from tests.support.duo import DuoOptions
+
+
+def _busy(scene: Scene) -> str:
+    """The decode worker that has the request."""
+    return next(name for name, one in scene.duo.fleet.decodes.items() if one.num_active)
+
+
+@failure_mode("decode-dies", lambda _: DuoOptions(num_decode=2))
+async def decode_dies(scene: Scene) -> Seen:
+    """Its process ends in mid answer: the answer goes on elsewhere."""
+    return await scene.ask(when(3, lambda: scene.duo.kill(_busy(scene))))
+
+
+@failure_mode("decode-silent", lambda _: DuoOptions(num_decode=2))
+async def decode_silent(scene: Scene) -> Seen:
+    """It stops in mid answer, its connections stay."""
+    asked = asyncio.ensure_future(scene.ask(when(3, lambda: scene.duo.stopped.add(_busy(scene)))))
+    await scene.until(lambda: scene.duo.stopped)
+    await scene.look_until_gone()
+    return await asked
+
+
+@failure_mode(
+    "decode-queue-full", lambda _: DuoOptions(decode=DecodeConfig(max_step_tokens=64, max_sequences=16, max_waiting=1))
+)
+async def decode_queue_full(scene: Scene) -> Seen:
+    """It is asked to reserve, and has no place in its queue."""
+    decode, other = scene.duo.decodes[0], request()
+    blocks = decode.pool.allocate(decode.pool.num_free)
+    await asyncio.wrap_future(decode.generate(other, "another router", 600.0))
+    seen = await scene.ask()
+    decode.pool.release(blocks)
+    await asyncio.wrap_future(decode.cancel(other.request_id))
+    return seen
+
+
+@failure_mode("decode-step-fails")
+async def decode_step_fails(scene: Scene) -> Seen:
+    """Its engine breaks on a batch: the requests of the batch end, and nobody else's."""
+    engine = scene.duo.decodes[0].engine
+    step = engine.step
+
+    def break_once(_: StepBatch) -> NoReturn:
+        engine.step = step  # type: ignore[method-assign]
+        raise RuntimeError("a kernel gave up")
+
+    engine.step = break_once  # type: ignore[method-assign]
+    return await scene.ask()
+
+
+@failure_mode("moves-exhausted", lambda _: DuoOptions(num_decode=3, max_moves=1))
+async def moves_exhausted(scene: Scene) -> Seen:
+    """One worker after the other fails the request."""
+
+    def kill(num_tokens: int) -> None:
+        if num_tokens in (2, 4):
+            scene.duo.kill(_busy(scene))
+
+    return await scene.ask(kill)
+
+
+@failure_mode("no-decode")
+async def no_decode(scene: Scene) -> Seen:
+    """The only one has ended."""
+    scene.duo.kill("decode-0")
+    await scene.look_until_gone()
+    assert not scene.watched.readiness().is_ready
+    return await scene.ask()
