@@ -138,12 +138,15 @@ class RouterProcess:
             chunk_tokens=self.spec.chunk_tokens,
             wire=config.wire,
             link_bytes_per_second=config.link_bytes_per_second,
+            worker_timeout_s=config.worker_timeout_s,
+            max_moves=config.max_moves,
+            readiness_window_s=config.readiness_window_s,
         )
         token = self.spec.cluster_token
         reservations = reservations_of(config, token, lambda name: fleet.full_name_of(name))
         fleet = Fleet(_connector(token), rules, reservations)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
-        front = create_front(config, self._tokenizer, dispatcher, registry)
+        front = create_front(config, self._tokenizer, dispatcher, registry, fleet.failures)
         app = app_of(front)
         add_cluster_route(app, fleet)
         register_fleet_metrics(registry, fleet)

@@ -44,6 +44,9 @@ def router_config(settings: ServeSettings) -> RouterConfig:
         plans_transfers=settings.kv_push == Push.PLANNED and settings.prefill > 0,
         planner_target=settings.planner,
         link_bytes_per_second=parse_rate(settings.link_bandwidth) if settings.link_bandwidth else None,
+        worker_timeout_s=settings.worker_timeout,
+        max_moves=settings.max_moves,
+        readiness_window_s=settings.readiness_window,
     )
 
 

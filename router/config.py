@@ -12,6 +12,9 @@ from protocol.request import MAX_CHOICES
 from protocol.wire_rule import WireOffer
 
 MIB = 2**20
+WORKER_TIMEOUT_S = 3.0
+MAX_MOVES = 3
+READINESS_WINDOW_S = 30.0
 _KEY = re.compile(r"[!-~]+")
 _TARGET = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):[1-9]\d{0,4}")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
@@ -41,6 +44,9 @@ class RouterConfig:
     the workers write KV, and what a request may ask for instead. `routing_policy` chooses the pair of workers. With
     `plans_transfers` the network is reserved for each transfer; `link_bytes_per_second` is what every link moves as an operator
     says, None to measure it. `planner_target` is `host:port` of a planner that routers share; empty for one of its own.
+
+    A worker that has not answered for `worker_timeout_s` is taken for dead. A request goes on elsewhere at most `max_moves`
+    times. A generation over two workers proves for `readiness_window_s` that the cluster is ready.
     """
 
     served_model_name: str
@@ -69,6 +75,9 @@ class RouterConfig:
     plans_transfers: bool = False
     link_bytes_per_second: int | None = None
     planner_target: str = ""
+    worker_timeout_s: float = WORKER_TIMEOUT_S
+    max_moves: int = MAX_MOVES
+    readiness_window_s: float = READINESS_WINDOW_S
 
     def __post_init__(self) -> None:
         if not self.served_model_name:
@@ -84,9 +93,9 @@ class RouterConfig:
             "keep_alive_s",
         ):
             self._at_least(name, 1)
-        for name in ("max_queue", "shutdown_grace_s"):
+        for name in ("max_queue", "shutdown_grace_s", "max_moves"):
             self._at_least(name, 0)
-        for name in ("body_timeout_s", "request_timeout_s"):
+        for name in ("body_timeout_s", "request_timeout_s", "worker_timeout_s", "readiness_window_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} must be a positive number of seconds, got {value}")

@@ -7,12 +7,14 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from protocol.errors import (
     Blame,
     DeadlineExceeded,
     KvferryError,
     NotConnected,
+    NotReady,
     PromptTooLong,
     WorkerUnavailable,
 )
@@ -20,13 +22,29 @@ from protocol.pace import TransferPlan
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from router.fleet.books import AttemptBooks
+from router.fleet.cached_tokens import CachedTokens
 from router.fleet.clients import DecodeClient, InboxItem, KvLost, PrefillClient, PrefillOutcome, PromptRead, TokenInbox
+from router.fleet.failures import FailureCause
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 from router.fleet.question import wire_bytes
+from router.fleet.verdict import Verdict
 from router.generation import GenerationEvent, GenerationStart, KvLanded
+from scheduling.pair_cost import Pair
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTerms:
+    """What a try has to keep to. It ends at `deadline` (monotonic seconds), is of the call that the log names `call_id`, and
+    goes to none of the `excluded` workers; with a `pair`, to this one and no other, whatever is known of it.
+    """
+
+    deadline: float
+    call_id: str
+    excluded: frozenset[str] = frozenset()
+    pair: Pair | None = None
 
 
 class Attempt:
@@ -34,16 +52,20 @@ class Attempt:
     workers holds anything of it.
     """
 
-    def __init__(self, fleet: Fleet, request: GenerateRequest, deadline: float, excluded: frozenset[str]) -> None:
+    def __init__(self, fleet: Fleet, request: GenerateRequest, terms: AttemptTerms) -> None:
         self.request = request
         self.blamed: set[str] = set()
         self.is_settled = False
         self._fleet = fleet
-        self._deadline = deadline
-        self._excluded = excluded
+        self._terms = terms
+        self._verdict = Verdict(fleet.failures, fleet.rules.clock, terms.call_id)
         self._open_choices = set(range(request.num_choices))
         self._abandoned: set[int] = set()
         self._is_decode_at_fault = False
+        self._is_prefill_at_fault = False
+        self._is_taken = False
+        self._has_landed = False
+        self._has_decoded = False
         self._prefill: Member[PrefillClient] | None = None
         self._decode: Member[DecodeClient] | None = None
         self._inbox: TokenInbox | None = None
@@ -51,7 +73,7 @@ class Attempt:
     async def run(self) -> AsyncGenerator[list[GenerationEvent], None]:
         """The events of this try, with indices of its own; those that are ready together are one item."""
         cached = self._fleet.cached_tokens(self.request)
-        pair = self._fleet.choose(self.request, self._excluded, cached)
+        pair = self._terms.pair or self._choose(cached)
         decode = self._decode = self._fleet.decodes[pair.decode]
         inbox = self._inbox = decode.client.open(self.request.request_id, self._remaining_s())
         books = AttemptBooks(self.request, decode, self._fleet.transfers, cached)
@@ -65,8 +87,11 @@ class Attempt:
                         yield events
                     else:
                         await inbox.arrival()
-        except WorkerUnavailable:
-            self.blamed.add(decode.name)
+        except KvferryError as error:
+            if not self._is_prefill_at_fault:
+                self._verdict.decode_failed(decode, error, is_refusal=not self._is_taken)
+                if isinstance(error, WorkerUnavailable):
+                    self.blamed.add(decode.name)
             raise
         finally:
             decode.client.close_inbox(self.request.request_id)
@@ -85,26 +110,44 @@ class Attempt:
         members: list[Member[PrefillClient] | Member[DecodeClient] | None] = [self._prefill, self._decode]
         await asyncio.gather(*(self._cancel_on(one, is_owed=True) for one in members if one is not None))
 
+    def _choose(self, cached: CachedTokens) -> Pair:
+        try:
+            return self._fleet.choose(self.request, self._terms.excluded, cached)
+        except NotReady as error:
+            self._fleet.failures.count(FailureCause.NO_DECODE, self._terms.call_id, error.message)
+            raise
+
     def _wanted(self, items: list[InboxItem], books: AttemptBooks) -> list[GenerationEvent]:
         """What has come, but for tokens of choices that were abandoned."""
         events: list[GenerationEvent] = []
         for item in items:
             if isinstance(item, GeneratedToken):
                 books.first_token()
+                if not self._has_decoded:
+                    self._first_decoded()
                 if item.choice in self._abandoned:
                     continue
                 events.append(item)
                 if item.finish is not None:
                     self._open_choices.discard(item.choice)
                     self.is_settled = not self._open_choices and not self._abandoned
+                    if self._decode is not None:
+                        self._verdict.served(self._decode)
             elif isinstance(item, KvLanded):
                 books.landed()
+                self._has_landed = True
                 events.append(item)
             elif isinstance(item, KvLost):
-                log.warning("request %s: its KV did not cross: %s", self.request.request_id, item.error.message)
+                self._verdict.kv_lost(item.error)
             else:
                 books.was_read(item.num_cached_tokens)
         return events
+
+    def _first_decoded(self) -> None:
+        """The first token of the decode worker is here: what it says of the way that the request has gone."""
+        self._has_decoded = True
+        if self._has_landed or not self._fleet.prefills:
+            self._fleet.proof.succeeded(self._fleet.rules.clock())
 
     async def _cancel_on(
         self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool, choice: int | None = None
@@ -133,15 +176,21 @@ class Attempt:
             except KvferryError as error:
                 # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
                 is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
-                if self._is_decode_at_fault or is_clients or time.monotonic() >= self._deadline:
+                if self._is_decode_at_fault or is_clients:
                     raise
-                log.warning("request %s: %s failed: %s", self.request.request_id, prefill.name, error.message)
+                self._verdict.prefill_failed(prefill, error)
+                if self._terms.pair is not None:
+                    self._is_prefill_at_fault = True
+                    raise
+                self._remaining_s()
                 books.given_up()
+                self._is_taken = False
                 tried.add(prefill.name)
                 # The decode worker is asked again under the same id, which a cancellation told later would hit.
                 await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
                 prefill_name = self._another_prefill(decode.name, tried)
                 continue
+            self._verdict.served(prefill)
             for token in outcome.first_tokens:
                 if token.finish is not None:
                     self._open_choices.discard(token.choice)
@@ -156,6 +205,7 @@ class Attempt:
             return
         books.reads_itself()
         await decode.client.generate(self.request, self._remaining_s())
+        self._is_taken = True
         read = await self._prompt_read(decode, inbox)
         books.was_read(read.num_cached_tokens)
         wants_scores = self.request.num_prompt_logprobs is not None
@@ -180,7 +230,7 @@ class Attempt:
             return None
         worker = prefill.description.worker
         try:
-            return await decode.client.reserve(self.request, worker, self._remaining_s())
+            ticket = await decode.client.reserve(self.request, worker, self._remaining_s())
         except NotConnected:
             # The decode worker does not know this prefill worker; it may know another. Let them shake hands again.
             prefill.links.pop(decode.name, None)
@@ -188,6 +238,8 @@ class Attempt:
         except KvferryError:
             self._is_decode_at_fault = True
             raise
+        self._is_taken = True
+        return ticket
 
     async def _prefill_on(
         self, prefill: Member[PrefillClient], decode: Member[DecodeClient], ticket: Ticket | None, books: AttemptBooks
@@ -205,13 +257,14 @@ class Attempt:
     def _another_prefill(self, decode_name: str, tried: set[str]) -> str | None:
         """Another prefill worker linked to the same decode worker, each once; None when there is none left."""
         for name, member in self._fleet.prefills.items():
-            if name not in tried and name not in self._excluded and member.is_healthy and decode_name in member.links:
+            is_free = name not in tried and name not in self._terms.excluded
+            if is_free and member.is_available and decode_name in member.links:
                 return name
         return None
 
     def _remaining_s(self) -> float:
         """Raises `DeadlineExceeded` when nothing remains."""
-        remaining_s = self._deadline - time.monotonic()
+        remaining_s = self._terms.deadline - time.monotonic()
         if remaining_s <= 0:
             raise DeadlineExceeded("the request was not finished before its deadline")
         return remaining_s

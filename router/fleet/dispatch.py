@@ -13,18 +13,18 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from protocol.errors import KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.errors import DeadlineExceeded, KvferryError, StaleTicket, TransferError, WorkerUnavailable
 from protocol.ids import new_request_id
 from protocol.request import GeneratedToken, GenerateRequest
-from router.fleet.attempt import Attempt
+from router.fleet.attempt import Attempt, AttemptTerms
+from router.fleet.failures import FailureCause
 from router.fleet.fleet import Fleet
 from router.fleet.merge import merge
 from router.generation import GenerationEvent, GenerationStart, KvLanded, Readiness
+from scheduling.pair_cost import Pair
 
 log = logging.getLogger(__name__)
 
-MAX_MOVES = 3
-"""How often one request, or one of several choices that go on apart, may start again after a worker failed it."""
 MOVE_ON: tuple[type[KvferryError], ...] = (WorkerUnavailable, TransferError, StaleTicket)
 """Errors that are a worker's or a wire's, not the request's: somebody else may do better."""
 
@@ -32,13 +32,14 @@ MOVE_ON: tuple[type[KvferryError], ...] = (WorkerUnavailable, TransferError, Sta
 @dataclass(slots=True)
 class _Call:
     """A request that runs. `generated` are the tokens of each choice that the client has; `attempts` are those that run,
-    by the choice they are for, None standing for all of them together.
+    by the choice they are for, None standing for all of them together. With a `pair` it goes there or nowhere.
     """
 
     request: GenerateRequest
     deadline: float
     generated: list[list[int]]
     open_choices: set[int]
+    pair: Pair | None = None
     is_started: bool = False
     num_moves: int = 0
     failed: set[str] = field(default_factory=set)
@@ -53,7 +54,11 @@ class Dispatcher:
         self._request_timeout_s = request_timeout_s
         self._calls: dict[str, _Call] = {}
         self._farewells: set[asyncio.Task[None]] = set()
-        self.num_moves = 0
+
+    @property
+    def num_moves(self) -> int:
+        """How often requests went on elsewhere after a worker failed them."""
+        return self._fleet.failures.num_moves
 
     def readiness(self) -> Readiness:
         """The fleet's."""
@@ -71,13 +76,32 @@ class Dispatcher:
             self._later(together.abandon(choice))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[GenerationEvent], None]:
-        """One `GenerationStart`, then the tokens of all choices. Moves on, `MAX_MOVES` times at most, when a worker fails it.
+        """One `GenerationStart`, then the tokens of all choices. Moves on when a worker fails it, as often as the fleet's rules
+        allow.
 
         The choices share one attempt. If it fails when some tokens have been given out, each goes on in attempts of its own.
         """
+        async with aclosing(self._call(request, self._request_timeout_s)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def generate_on(
+        self, pair: Pair, request: GenerateRequest, timeout_s: float
+    ) -> AsyncGenerator[list[GenerationEvent], None]:
+        """As `generate`, by these workers alone, even if they take no other requests: what one of them fails has failed."""
+        async with aclosing(self._call(request, timeout_s, pair)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def close(self) -> None:
+        """Waits for cancellations that are under way."""
+        await asyncio.gather(*self._farewells, return_exceptions=True)
+
+    async def _call(
+        self, request: GenerateRequest, timeout_s: float, pair: Pair | None = None
+    ) -> AsyncGenerator[list[GenerationEvent], None]:
         choices = range(request.num_choices)
-        deadline = time.monotonic() + self._request_timeout_s
-        call = _Call(request, deadline, [[] for _ in choices], set(choices))
+        call = _Call(request, time.monotonic() + timeout_s, [[] for _ in choices], set(choices), pair)
         self._calls[request.request_id] = call
         try:
             async with aclosing(self._attempts(call, None)) as batches:
@@ -88,19 +112,19 @@ class Dispatcher:
                 async with aclosing(merge(streams)) as batches:
                     async for batch in batches:
                         yield batch
+        except DeadlineExceeded as error:
+            self._fleet.failures.count(FailureCause.DEADLINE, request.request_id, error.message)
+            raise
         finally:
             del self._calls[request.request_id]
-
-    async def close(self) -> None:
-        """Waits for cancellations that are under way."""
-        await asyncio.gather(*self._farewells, return_exceptions=True)
 
     async def _attempts(self, call: _Call, choice: int | None) -> AsyncGenerator[list[GenerationEvent], None]:
         """Events of one choice, or of all together until that fails with something given out."""
         is_together = choice is None and call.request.num_choices > 1
         num_moves = call.num_moves
         while True:
-            attempt = Attempt(self._fleet, _request_of(call, choice), call.deadline, frozenset(call.failed))
+            terms = AttemptTerms(call.deadline, call.request.request_id, frozenset(call.failed), call.pair)
+            attempt = Attempt(self._fleet, _request_of(call, choice), terms)
             call.attempts[choice] = attempt
             try:
                 async with aclosing(attempt.run()) as batches:
@@ -109,11 +133,10 @@ class Dispatcher:
                             yield events
                 return
             except MOVE_ON as error:
-                if num_moves == MAX_MOVES:
-                    raise
+                self._check_moves(call, num_moves, error)
                 num_moves += 1
                 call.num_moves = max(call.num_moves, num_moves)
-                self.num_moves += 1
+                self._fleet.failures.num_moves += 1
                 call.failed |= attempt.blamed
                 log.warning("request %s goes on elsewhere after %s", call.request.request_id, error.message)
                 if is_together and any(call.generated):
@@ -122,6 +145,15 @@ class Dispatcher:
                 del call.attempts[choice]
                 if not attempt.is_settled:
                     self._later(attempt.cancel())
+
+    def _check_moves(self, call: _Call, num_moves: int, error: KvferryError) -> None:
+        """Raises the error when the request may not go on elsewhere."""
+        if call.pair is not None:
+            raise error
+        if num_moves >= self._fleet.rules.max_moves:
+            message = f"failed after {num_moves} moves (--max-moves): {error.message}"
+            self._fleet.failures.count(FailureCause.MOVES_EXHAUSTED, call.request.request_id, message)
+            raise error
 
     def _counted(self, call: _Call, choice: int | None, batch: list[GenerationEvent]) -> list[GenerationEvent]:
         """The events of an attempt as the client counts them, without those that it has or does not want."""
@@ -138,7 +170,6 @@ class Dispatcher:
             call.generated[own].append(event.token_id)
             if event.finish is not None:
                 call.open_choices.discard(own)
-                self._fleet.last_success_at = time.monotonic()
             # The first attempt counts as the client does.
             events.append(event if call.num_moves == 0 else _renamed(call, own, event))
         return events

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import KvferryError, NotReady
+from protocol import kvferry_worker_pb2 as pb
+from protocol.errors import KvferryError, NotReady, WorkerUnavailable
 from protocol.request import GenerateRequest
 from router.fleet.cached_prefixes import CachedPrefixes
 from router.fleet.cached_tokens import NOTHING_CACHED, CachedTokens
 from router.fleet.clients import DecodeClient, PrefillClient
+from router.fleet.failures import FailureCause, FailureCounts
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
-from router.fleet.member import Member
+from router.fleet.member import MAX_MISSED_PINGS, Member
 from router.fleet.network_view import sight_of
 from router.fleet.pairing import POLICIES
 from router.fleet.planned_transfers import PlannedTransfers
 from router.fleet.question import RoutingRules, question_of, with_cached
-from router.generation import Readiness, WorkerReadiness
+from router.fleet.readiness import ProofRecord, readiness_of, who_is_missing
+from router.generation import Readiness
 from router.reservations.contract import Reservations
 from scheduling.pair_cost import Pair
 from scheduling.prefill_time import PrefillTimeModel
 
 log = logging.getLogger(__name__)
-
-PING_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,9 @@ class Fleet:
         self._has_started = False
         self._pinger: asyncio.Task[None] | None = None
         self._linker: asyncio.Task[None] | None = None
-        self.last_success_at = -math.inf
-        self.proof_failure = "no generation has succeeded yet"
+        self._ping_every_s = self.rules.worker_timeout_s / MAX_MISSED_PINGS
+        self.failures = FailureCounts()
+        self.proof = ProofRecord()
 
     @property
     def members(self) -> list[Member[Any]]:
@@ -137,30 +138,20 @@ class Fleet:
 
         Raises `NotReady` when nobody can decode.
         """
-        prefills = [one for one in self.prefills.values() if one.is_healthy and one.name not in excluded]
-        decodes = [one for one in self.decodes.values() if one.is_healthy and one.name not in excluded]
+        prefills = [one for one in self.prefills.values() if one.is_available and one.name not in excluded]
+        decodes = [one for one in self.decodes.values() if one.is_available and one.name not in excluded]
         question = with_cached(question_of(request, prefills, decodes, self.rules, self._num_choices), cached)
         pair = POLICIES[self.rules.policy](question)
         self._num_choices += 1
         if pair is None:
-            raise NotReady("no decode worker is healthy")
+            raise NotReady(who_is_missing({}, self.decodes) or "all decode workers have failed this request")
         return pair
 
     def readiness(self) -> Readiness:
-        """Whether a generation can be expected to succeed, and why not."""
-        workers = tuple(
-            WorkerReadiness(one.name, one.description.role, one.is_healthy, "" if one.is_healthy else "does not answer")
-            for one in self.members
-        )
-        reason = ""
-        if not any(one.is_healthy for one in self.decodes.values()):
-            reason = "no decode worker is healthy"
-        elif self.prefills and not any(one.is_healthy and one.links for one in self.prefills.values()):
-            refusals = "; ".join(text for one in self.prefills.values() for text in one.link_refusals.values())
-            reason = f"no prefill worker is healthy and linked{': ' + refusals if refusals else ''}"
-        elif self.last_success_at == -math.inf:
-            reason = self.proof_failure
-        return Readiness(not reason, reason, workers)
+        """Whether a generation over a prefill and a decode worker has succeeded lately and can be again, and why not."""
+        since_s = self.rules.clock() - self.proof.last_success_at
+        is_proven = since_s <= self.rules.readiness_window_s
+        return readiness_of(self.prefills, self.decodes, "" if is_proven else self.proof.why_none(since_s))
 
     async def _link(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> None:
         lives = prefill.description.worker, decode.description.worker
@@ -180,12 +171,14 @@ class Fleet:
         log.info("link %s -> %s: %s, %.2f GB/s", prefill.name, decode.name, reply.transport, rate)
 
     async def look(self) -> None:
-        """Asks all workers for their status, at once; one that does not answer keeps its last."""
-        await asyncio.gather(*map(self._ping, self.members))
+        """Asks all workers for their status, at once; one that does not answer keeps its last, and is not held to have missed
+        a ping.
+        """
+        await asyncio.gather(*(self._ping(one, is_round=False) for one in self.members))
 
     async def look_after(self) -> None:
         """One round: pings all workers, ends the transfers with those that are gone, and starts to make missing links."""
-        await self.look()
+        await asyncio.gather(*(self._ping(one, is_round=True) for one in self.members))
         await asyncio.gather(*(self._bury(one) for one in self.members if not one.is_healthy))
         if self._unlinked() and (self._linker is None or self._linker.done()):
             # On its own: a handshake with a worker that hangs must not keep the others from being looked after.
@@ -198,9 +191,11 @@ class Fleet:
             self.reservations.observe(sight_of(self.prefills.values(), self.decodes))
 
     async def _ping_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            next_at = loop.time() + self._ping_every_s
             await self.look_after()
-            await asyncio.sleep(PING_EVERY_S)
+            await asyncio.sleep(next_at - loop.time())
 
     def _unlinked(self) -> list[tuple[Member[PrefillClient], Member[DecodeClient]]]:
         return [
@@ -213,20 +208,33 @@ class Fleet:
             and decode.name not in prefill.refused_for_good
         ]
 
-    async def _ping(self, member: Member[Any]) -> None:
+    async def _ping(self, member: Member[Any], *, is_round: bool) -> None:
+        """One that is not answered is missed if it is of a round: whoever asks between them makes nobody gone sooner."""
         try:
-            member.status = await member.client.status()
+            member.status = await self._status_of(member)
             if member.status.worker.incarnation != member.description.worker.incarnation:
                 await self._welcome_back(member)
             member.num_missed_pings = 0
             member.forgotten_by.clear()
+            member.is_known_gone = False
             for request_id in list(member.uncancelled):
                 await member.client.cancel(request_id)
                 member.uncancelled.discard(request_id)
         except KvferryError as error:
+            if not is_round:
+                return
+            was_healthy = member.is_healthy
             member.miss_ping()
-            if not member.is_healthy:
-                log.warning("%s does not answer: %s", member.name, error.message)
+            if was_healthy and not member.is_healthy:
+                self.failures.count_worker(FailureCause.WORKER_SILENT, member.name, error.message)
+
+    async def _status_of(self, member: Member[Any]) -> pb.WorkerStatus:
+        try:
+            async with asyncio.timeout(self._ping_every_s):
+                status: pb.WorkerStatus = await member.client.status()
+                return status
+        except TimeoutError:
+            raise WorkerUnavailable(f"{member.name} did not answer within {self._ping_every_s:g} s") from None
 
     async def _bury(self, member: Member[Any]) -> None:
         """Tells the other side that an incarnation is gone: what it held there is free. A worker that is only silent may
@@ -234,8 +242,12 @@ class Fleet:
         """
         others = self.decodes if member.name in self.prefills else self.prefills
         mourners = [one for one in others.values() if one.is_healthy and one.name not in member.forgotten_by]
-        if not mourners or not await member.client.is_gone():
+        is_all_done = member.is_known_gone and not mourners
+        if is_all_done or not await member.client.is_gone():
             return
+        if not member.is_known_gone:
+            member.is_known_gone = True
+            self.failures.count_worker(FailureCause.WORKER_GONE, member.name, f"{member.description.worker} has ended")
         member.links.clear()
         for other in mourners:
             other.links.pop(member.name, None)
@@ -250,6 +262,7 @@ class Fleet:
         member.description = await member.client.describe()
         member.prefill_time = PrefillTimeModel.stated()  # it may run on something else now
         member.uncancelled.clear()
+        member.breaker.reset()
         for prefill in [member, *self.prefills.values()]:
             names = list(self.decodes) if prefill is member else [member.name]
             for name in names:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
+from router.fleet.breaker import CircuitBreaker
 from router.fleet.clients import WorkerClient
 from router.fleet.remembered import Remembered
 from scheduling.pair_cost import ASSUMED_STAY_S, DecodeLoad, PrefillLoad
@@ -30,6 +31,8 @@ class Member(Generic[Client]):
     ended their transfers with an incarnation that is gone, `uncancelled` the requests that it is to be told to end as soon
     as it answers again.
 
+    `breaker` keeps requests from it while it fails them, `is_known_gone` is set once its process has certainly ended.
+
     What is `Remembered` was worked out from these when it was last asked for.
     """
 
@@ -48,6 +51,8 @@ class Member(Generic[Client]):
     refused_for_good: set[str] = field(default_factory=set)
     forgotten_by: set[str] = field(default_factory=set)
     uncancelled: set[str] = field(default_factory=set)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    is_known_gone: bool = False
     prefill_load: Remembered[PrefillLoad] = field(default_factory=Remembered, repr=False, compare=False)
     decode_load: Remembered[DecodeLoad] = field(default_factory=Remembered, repr=False, compare=False)
     measured_rates: Remembered[dict[str, float]] = field(default_factory=Remembered, repr=False, compare=False)
@@ -63,6 +68,20 @@ class Member(Generic[Client]):
     def is_healthy(self) -> bool:
         """Whether it answers."""
         return self.num_missed_pings < MAX_MISSED_PINGS
+
+    @property
+    def is_available(self) -> bool:
+        """Whether requests may be given to it: it answers, is not about to end, and does not fail them."""
+        return self.is_healthy and not self.status.is_draining and self.breaker.is_closed
+
+    @property
+    def why_unavailable(self) -> str:
+        """Empty when it is available."""
+        if not self.is_healthy:
+            return "does not answer"
+        if self.status.is_draining:
+            return "is draining"
+        return "" if self.breaker.is_closed else "has failed several requests in a row and is being tried"
 
     def miss_ping(self) -> None:
         """A status call has failed. Once the worker is taken for gone, whoever waits for it learns so."""

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from protocol.errors import TRANSFER_FAILURES
+from router.fleet.breaker import BreakerState
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 
@@ -78,6 +79,31 @@ class _FleetCollector(Collector):
         yield self._bytes(members)
         yield self._hidden(members)
         yield self._prediction_errors(members)
+        yield self._breakers(members)
+        yield from self._failures()
+
+    def _breakers(self, members: list[Member[Any]]) -> Metric:
+        family = GaugeMetricFamily(
+            "kvferry_worker_breaker",
+            "1 for the state of a worker's circuit breaker, 0 for the others",
+            labels=("worker", "role", "state"),
+        )
+        for member in members:
+            now = member.breaker.state(self._fleet.rules.clock())
+            for state in BreakerState:
+                family.add_metric([*_labels(member), state.value], state is now)
+        return family
+
+    def _failures(self) -> Iterator[Metric]:
+        """Of the router, whatever workers it has."""
+        failures = self._fleet.failures
+        family = CounterMetricFamily("kvferry_failures", "What went wrong, by cause", labels=("cause",))
+        for cause, num in failures.by_cause.items():
+            family.add_metric([cause.value], num)
+        yield family
+        yield CounterMetricFamily(
+            "kvferry_request_moves", "Times that requests went on elsewhere after a failure", value=failures.num_moves
+        )
 
     def _prefix_caches(self, members: list[Member[Any]]) -> Iterator[Metric]:
         """Of workers that keep prefixes; how much of that the router knows of is its own."""

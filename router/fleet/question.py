@@ -15,7 +15,7 @@ import numpy as np
 from protocol.layout import KvLayout
 from protocol.request import GenerateRequest
 from protocol.wire_rule import WireOffer, WireRule
-from router.config import RoutingPolicy
+from router.config import MAX_MOVES, READINESS_WINDOW_S, WORKER_TIMEOUT_S, RoutingPolicy
 from router.fleet.cached_tokens import CachedTokens
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
@@ -27,9 +27,12 @@ SIXTEEN_BIT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class RoutingRules:
-    """How a fleet chooses. Prompts shorter than `min_remote_tokens` stay where they are decoded; `chunk_tokens` are computed,
-    and then sent, at a time; `wire` is how KV is written; `link_bytes_per_second` is what an operator says that every link
-    moves, None to go by measurement. `clock` gives seconds.
+    """How a fleet chooses, and what it puts up with. Prompts shorter than `min_remote_tokens` stay where they are decoded;
+    `chunk_tokens` are computed, and then sent, at a time; `wire` is how KV is written; `link_bytes_per_second` is what an
+    operator says that every link moves, None to go by measurement. `clock` gives seconds.
+
+    A worker is taken for gone after `worker_timeout_s` without an answer, a request goes on elsewhere `max_moves` times at
+    most, and a generation counts as proof of readiness for `readiness_window_s`.
     """
 
     policy: RoutingPolicy = RoutingPolicy.JOINT
@@ -38,6 +41,9 @@ class RoutingRules:
     wire: WireOffer = field(default_factory=WireOffer)
     link_bytes_per_second: int | None = None
     clock: Callable[[], float] = time.monotonic
+    worker_timeout_s: float = WORKER_TIMEOUT_S
+    max_moves: int = MAX_MOVES
+    readiness_window_s: float = READINESS_WINDOW_S
 
 
 def question_of(

@@ -11,7 +11,8 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from protocol.errors import Cancelled, DeadlineExceeded, KvferryError
+from protocol.errors import Cancelled, DeadlineExceeded, KvferryError, Overloaded
+from router.fleet.failures import FailureCause
 from router.front.admission import Place
 from router.front.choice import ChoiceTally, run_request
 from router.front.errors import as_kvferry_error
@@ -54,6 +55,9 @@ class Answering:
         outcome = Cancelled.code
         try:
             outcome = await self._carry_out(writer)
+        except asyncio.CancelledError:
+            self._count(FailureCause.CLIENT_GONE, "the client went away before its answer had ended")
+            raise
         finally:
             self._report(outcome)
 
@@ -72,11 +76,18 @@ class Answering:
         except Exception as failure:  # noqa: BLE001 - the client is told, and what was not raised on purpose is logged
             late = DeadlineExceeded(f"not done within the {self._call.timeout_s:g} s that this request has")
             error = as_kvferry_error(late if deadline.expired() else failure, self._call.request_id)
+            if deadline.expired():  # the generator, which did not see it, is cancelled; else it has counted it itself
+                self._count(FailureCause.DEADLINE, late.message)
+            elif isinstance(error, Overloaded):
+                self._count(FailureCause.QUEUE_FULL, error.message)
         finally:
             for place in places:
                 place.leave()
         await self._last_word(writer, error)
         return error.code
+
+    def _count(self, cause: FailureCause, message: str) -> None:
+        self._front.failures.count(cause, self._call.request_id, message)
 
     async def _log_prompts(self) -> None:
         """A line a prompt, for operators who asked for it. Nothing else that is logged here has text of prompt or answer."""

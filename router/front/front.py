@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from protocol.errors import ModelNotFound
 from router.config import RouterConfig
+from router.fleet.failures import FailureCounts
 from router.front.admission import Admission
 from router.front.grammar_trials import GrammarTrials
 from router.front.metrics import FrontMetrics
@@ -27,6 +28,7 @@ class Front:
     generator: Generator
     admission: Admission
     metrics: FrontMetrics
+    failures: FailureCounts = field(default_factory=FailureCounts)
     grammars: GrammarTrials = field(default_factory=GrammarTrials)
     planners: Planners = field(default_factory=Planners)
     started_at: int = field(default_factory=lambda: int(time.time()))
@@ -44,12 +46,18 @@ class Front:
 
 
 def create_front(
-    config: RouterConfig, tokenizer: Tokenizer, generator: Generator, registry: CollectorRegistry
+    config: RouterConfig,
+    tokenizer: Tokenizer,
+    generator: Generator,
+    registry: CollectorRegistry,
+    failures: FailureCounts | None = None,
 ) -> Front:
-    """One front for all doors of a router: they share its places. Its metrics are added to `registry`."""
+    """One front for all doors of a router: they share its places. Its metrics are added to `registry`, what the doors alone
+    know of failures is counted in `failures`.
+    """
     admission = Admission(config.max_concurrent, config.max_queue)
     metrics = FrontMetrics(registry)
     metrics.tell_wire(config.wire)
     metrics.running.set_function(lambda: admission.load.running)
     metrics.waiting.set_function(lambda: admission.load.waiting)
-    return Front(config, tokenizer, generator, admission, metrics)
+    return Front(config, tokenizer, generator, admission, metrics, failures or FailureCounts())

@@ -71,6 +71,8 @@ class DuoOptions:
     request_timeout_s: float = 600.0
     link_bytes_per_second: float = 0.0
     reservations: Callable[[FakeClock], Reservations] | None = None
+    max_moves: int = 3
+    readiness_window_s: float = 30.0
 
 
 class Duo:
@@ -87,7 +89,13 @@ class Duo:
         self.decodes = [self._decode(number) for number in range(self.options.num_decode)]
         self.dead: set[str] = set()
         self.stopped: set[str] = set()
-        rules = RoutingRules(self.options.policy, chunk_tokens=self.options.prefill.max_step_tokens, clock=self.clock)
+        rules = RoutingRules(
+            self.options.policy,
+            chunk_tokens=self.options.prefill.max_step_tokens,
+            clock=self.clock,
+            max_moves=self.options.max_moves,
+            readiness_window_s=self.options.readiness_window_s,
+        )
         self.told: dict[str, list[Pace]] = {}
         reservations = self.options.reservations(self.clock) if self.options.reservations is not None else None
         self.fleet = Fleet(Connector(self._prefill_client, self._decode_client), rules, reservations)

@@ -22,6 +22,7 @@ from protocol.ticket import Ticket
 from protocol.wire import worker_id_to_wire
 from router.fleet.clients import KvLost, PrefillOutcome, PrefixNews, PromptRead, TokenInbox
 from router.generation import KvLanded
+from transfer.failed_transfers import FailedTransfers
 from transfer.landing_contract import LandingRequest
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class _InProcess:
         """The worker, in its present life."""
         workers: list[PrefillWorker | DecodeWorker] = [*self.duo.prefills, *self.duo.decodes]
         return next(one for one in workers if one.identity.name == self.target)
+
+    @property
+    def failed_transfers(self) -> FailedTransfers:
+        """The worker's counts of them."""
+        either = self.either
+        return (either if isinstance(either, PrefillWorker) else either.admission).failed_transfers
 
     async def describe(self) -> WorkerDescription:
         self.check_alive()
@@ -66,7 +73,9 @@ class _InProcess:
         if self.target in self.duo.stopped:
             raise WorkerUnavailable(f"{self.target} does not answer in time")
         return pb.WorkerStatus(
-            worker=worker_id_to_wire(self.either.identity), prefix_cache=prefix_status(self.either.prefixes)
+            worker=worker_id_to_wire(self.either.identity),
+            prefix_cache=prefix_status(self.either.prefixes),
+            transfer_failures_by_cause=self.failed_transfers.by_cause,
         )
 
     async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:

@@ -70,9 +70,8 @@ async def client_gone(scene: Scene) -> Seen:
 @failure_mode(
     "deadline",
     lambda _: DuoOptions(decode=DecodeConfig(max_step_tokens=64, max_sequences=16, kv_wait_s=1e6)),
-    config={"request_timeout_s": SHORT_S},
 )
 async def deadline(scene: Scene) -> Seen:
     """KV that does not come is not waited for beyond the request's own time."""
     scene.duo.fabric.faults.hold()
-    return await scene.ask()
+    return await scene.ask(timeout_s=SHORT_S)

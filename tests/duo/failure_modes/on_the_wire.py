@@ -10,6 +10,7 @@ from tests.duo.failure_modes.registry import failure_mode
 from tests.duo.failure_modes.scene import Scene, Seen
 from tests.support.duo import DuoOptions
 from transfer.landing_contract import LandingConfig
+from transfer.transport import WriteRequest
 
 
 async def _recomputed(scene: Scene) -> Seen:
@@ -43,7 +44,13 @@ async def kv_corrupt(scene: Scene) -> Seen:
 @failure_mode("kv-write-fails")
 async def kv_write_fails(scene: Scene) -> Seen:
     """One of its writes fails, and the sender knows."""
-    scene.duo.fabric.faults.fail_write(when=lambda write: write.remote_slot == 1)
+    posted: list[WriteRequest] = []
+
+    def is_second(write: WriteRequest) -> bool:
+        posted.append(write)
+        return len(posted) == 2
+
+    scene.duo.fabric.faults.fail_write(when=is_second)
     return await _recomputed(scene)
 
 
@@ -54,7 +61,7 @@ async def lease_expired(scene: Scene) -> Seen:
     asked = asyncio.ensure_future(scene.ask())
     await scene.until(lambda: prefill.num_prefilled_tokens)
     scene.duo.stopped.add("prefill-0")
-    await scene.until(lambda: decode.failed_transfers.num_all)
+    await scene.until(lambda: decode.admission.failed_transfers.num_all)
     assert decode.pool.num_free == decode.pool.num_blocks
     scene.duo.stopped.clear()
     return await asked
