@@ -65,6 +65,8 @@ class Attempt:
         self._is_prefill_at_fault = False
         self._is_taken = False
         self._has_landed = False
+        self._is_sent = False
+        self._lost: KvferryError | None = None
         self._has_decoded = False
         self._prefill: Member[PrefillClient] | None = None
         self._decode: Member[DecodeClient] | None = None
@@ -138,7 +140,7 @@ class Attempt:
                 self._has_landed = True
                 events.append(item)
             elif isinstance(item, KvLost):
-                self._verdict.kv_lost(item.error)
+                self._lost = item.error
             else:
                 books.was_read(item.num_cached_tokens)
         return events
@@ -148,6 +150,8 @@ class Attempt:
         self._has_decoded = True
         if self._has_landed or not self._fleet.prefills:
             self._fleet.proof.succeeded(self._fleet.rules.clock())
+        elif self._is_sent and self._decode is not None:
+            self._verdict.nothing_landed(self._decode, self._lost)
 
     async def _cancel_on(
         self, member: Member[PrefillClient] | Member[DecodeClient], *, is_owed: bool, choice: int | None = None
@@ -201,6 +205,7 @@ class Attempt:
             # Counted now: what the client was given may have made it abandon a choice.
             going_on = [token for token in outcome.first_tokens if token.choice in self._open_choices]
             if ticket is not None and going_on:
+                self._is_sent = True
                 await decode.client.decode(ticket, going_on)
             return
         books.reads_itself()

@@ -35,9 +35,11 @@ class Verdict:
         """By a decode worker; `is_refusal` when it had not taken the request yet."""
         self._failed(member, error, cause_at_decode(error, is_refusal=is_refusal))
 
-    def kv_lost(self, error: KvferryError) -> None:
-        """KV did not arrive, which is a wire's failure or the other end's: the decode worker goes on and computes it."""
-        self.failures.count(FailureCause.TRANSFER_FAILED, self.request_id, error.message)
+    def nothing_landed(self, member: Member[DecodeClient], error: KvferryError | None) -> None:
+        """A decode worker goes on with a request whose KV did not come, by what it said was the reason."""
+        reason = f"{error.code}: {error.message}" if error is not None else "no reason was told"
+        text = f"{member.name} computed the prompt, its KV did not land: {reason}"
+        self.failures.count(FailureCause.TRANSFER_FAILED, self.request_id, text)
 
     def _failed(self, member: Member[Any], error: KvferryError, cause: FailureCause | None) -> None:
         if cause is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from decode_worker.config import DecodeConfig
 from tests.duo.failure_modes.registry import failure_mode
@@ -12,12 +13,12 @@ from tests.support.duo import DuoOptions
 SHORT_S = 0.1
 
 
-async def _refused(scene: Scene, **fields: object) -> Seen:
+async def _refused(scene: Scene, **fields: Any) -> Seen:
     """What comes of a body for which no worker takes a step."""
-    workers = [*scene.duo.prefills, *scene.duo.decodes]
-    num_steps = [worker.num_steps for worker in workers]
+    prefill, decode = scene.duo.prefills[0], scene.duo.decodes[0]
+    num_steps = prefill.num_steps, decode.num_steps
     seen = await scene.ask(**fields)
-    assert [worker.num_steps for worker in workers] == num_steps
+    assert (prefill.num_steps, decode.num_steps) == num_steps
     return seen
 
 

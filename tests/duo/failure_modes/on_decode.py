@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
 
 from decode_worker.config import DecodeConfig
-from engine.batch import StepBatch
+from engine.batch import StepBatch, StepResult
 from tests.duo.asking import request, when
 from tests.duo.failure_modes.registry import failure_mode
 from tests.duo.failure_modes.scene import Scene, Seen
@@ -53,9 +52,9 @@ async def decode_step_fails(scene: Scene) -> Seen:
     engine = scene.duo.decodes[0].engine
     step = engine.step
 
-    def break_once(_: StepBatch) -> NoReturn:
+    def break_once(batch: StepBatch) -> StepResult:
         engine.step = step  # type: ignore[method-assign]
-        raise RuntimeError("a kernel gave up")
+        raise RuntimeError(f"a kernel gave up on {len(batch.slices)} sequences")
 
     engine.step = break_once  # type: ignore[method-assign]
     return await scene.ask()

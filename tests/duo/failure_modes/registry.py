@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.duo.failure_modes.scene import Scene, Seen
 from tests.support.duo import DuoOptions
 
-Act = Callable[[Scene], Awaitable[Seen]]
+Act = Callable[[Scene], Coroutine[Any, Any, Seen]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`options` makes the duo, given the seconds that the row's deadline has here; `config` changes the front's limits. In the
-    end `can_recover` says that the scene's workers, started again where they are dead, must serve the next request.
-    """
+    """`options` makes the duo, given the seconds that the row's deadline has here; `config` changes the front's limits."""
 
     act: Act
     options: Callable[[float], DuoOptions]
