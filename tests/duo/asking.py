@@ -10,7 +10,7 @@ from dataclasses import replace
 from protocol.ids import new_request_id
 from protocol.request import GeneratedToken, GenerateRequest, PromptLogprobs, SamplingParams, StopRule
 from router.generation import GenerationStart, KvLanded
-from tests.support.duo import Duo, greedy
+from tests.support.duo import MAX_TURNS, Duo, greedy
 from tests.support.events import events_of
 from tests.support.oracle import prompt_of
 
@@ -93,6 +93,15 @@ def when(num_tokens: int, action: Callable[[], None]) -> Callable[[int], None]:
             action()
 
     return act
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Waits until something has happened in a duo, turn by turn. Raises `RuntimeError` when it does not."""
+    for _ in range(MAX_TURNS):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise RuntimeError("what is waited for does not happen")
 
 
 def answer_of(duo: Duo, act: Callable[[int], None] = lambda _: None) -> list[int]:

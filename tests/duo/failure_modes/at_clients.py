@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from decode_worker.config import DecodeConfig
+from tests.duo.asking import until
 from tests.duo.failure_modes.registry import failure_mode
 from tests.duo.failure_modes.scene import Scene, Seen, seen_of
 from tests.support.duo import DuoOptions
@@ -44,7 +45,7 @@ async def unknown_model(scene: Scene) -> Seen:
 async def queue_full(scene: Scene) -> Seen:
     """As many run and wait as may."""
     first = asyncio.ensure_future(scene.ask())
-    await scene.until(lambda: scene.watched.ids)
+    await until(lambda: scene.watched.ids)
     seen = await _refused_while(scene)
     assert (await first).answer == "200"
     return seen
@@ -62,7 +63,7 @@ async def client_gone(scene: Scene) -> Seen:
     """The connection ends in mid answer."""
     call = scene.call()
     asked = asyncio.ensure_future(call.run())
-    await scene.until(lambda: any(one.num_active for one in scene.duo.fleet.decodes.values()))
+    await until(lambda: any(one.num_active for one in scene.duo.fleet.decodes.values()))
     call.disconnect.set()
     await asked
     return seen_of(call)

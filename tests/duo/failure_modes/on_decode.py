@@ -6,7 +6,7 @@ import asyncio
 
 from decode_worker.config import DecodeConfig
 from engine.batch import StepBatch, StepResult
-from tests.duo.asking import request, when
+from tests.duo.asking import request, until, when
 from tests.duo.failure_modes.registry import failure_mode
 from tests.duo.failure_modes.scene import Scene, Seen
 from tests.support.duo import DuoOptions
@@ -27,7 +27,7 @@ async def decode_dies(scene: Scene) -> Seen:
 async def decode_silent(scene: Scene) -> Seen:
     """It stops in mid answer, its connections stay."""
     asked = asyncio.ensure_future(scene.ask(when(3, lambda: scene.duo.stopped.add(_busy(scene)))))
-    await scene.until(lambda: scene.duo.stopped)
+    await until(lambda: scene.duo.stopped)
     await scene.look_until_gone()
     return await asked
 

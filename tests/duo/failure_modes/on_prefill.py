@@ -6,7 +6,7 @@ import asyncio
 
 from decode_worker.config import DecodeConfig
 from prefill_worker.config import PrefillConfig
-from tests.duo.asking import LENGTH, request, when
+from tests.duo.asking import LENGTH, request, until, when
 from tests.duo.failure_modes.registry import failure_mode
 from tests.duo.failure_modes.scene import Scene, Seen
 from tests.duo.test_faults import kill_when_computing
@@ -57,7 +57,7 @@ async def prefill_silent(scene: Scene) -> Seen:
     """It stops before the first token, its connections stay."""
     asked = asyncio.ensure_future(scene.ask())
     busy = scene.duo.prefills[0]
-    await scene.until(lambda: busy.num_prefilled_tokens)
+    await until(lambda: busy.num_prefilled_tokens)
     scene.duo.stopped.add("prefill-0")
     await scene.look_until_gone()
     return await asked
@@ -68,7 +68,7 @@ async def prefill_dies_late(scene: Scene) -> Seen:
     """It ends while the KV is on the wire and the client has its first token: D computes both again."""
     scene.duo.fabric.faults.hold()
     asked = asyncio.ensure_future(scene.ask(when(1, lambda: scene.duo.kill("prefill-0"))))
-    await scene.until(lambda: scene.duo.dead)
+    await until(lambda: scene.duo.dead)
     await scene.look_until_gone()
     seen = await asked
     assert scene.duo.decodes[0].num_local_prefill_tokens == LENGTH + 1

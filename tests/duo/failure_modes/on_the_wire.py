@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.duo.asking import LENGTH
+from tests.duo.asking import LENGTH, until
 from tests.duo.failure_modes.on_prefill import patient_for
 from tests.duo.failure_modes.registry import failure_mode
 from tests.duo.failure_modes.scene import Scene, Seen
@@ -59,9 +59,9 @@ async def lease_expired(scene: Scene) -> Seen:
     """The prefill worker stands still for longer than the lease, then goes on as if nothing had been."""
     prefill, decode = scene.duo.prefills[0], scene.duo.decodes[0]
     asked = asyncio.ensure_future(scene.ask())
-    await scene.until(lambda: prefill.num_prefilled_tokens)
+    await until(lambda: prefill.num_prefilled_tokens)
     scene.duo.stopped.add("prefill-0")
-    await scene.until(lambda: decode.admission.failed_transfers.num_all)
+    await until(lambda: decode.admission.failed_transfers.num_all)
     assert decode.pool.num_free == decode.pool.num_blocks
     scene.duo.stopped.clear()
     return await asked

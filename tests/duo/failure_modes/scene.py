@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -20,7 +19,7 @@ from router.http.app import app_of
 from tests.duo.asking import NUM_TOKENS, PROMPT, VOCAB
 from tests.duo.failure_modes.table import Counter
 from tests.support.byte_tokenizer import byte_tokenizer
-from tests.support.duo import MAX_TURNS, Duo, DuoOptions
+from tests.support.duo import Duo, DuoOptions
 from tests.support.http_front import RawCall
 
 MODEL = "tiny"
@@ -109,14 +108,6 @@ class Scene:
     async def look_until_gone(self) -> None:
         """As many pings as a worker may miss."""
         await self.duo.look_until_gone()
-
-    async def until(self, is_so: Callable[[], object]) -> None:
-        """Waits until something has happened in the duo. Raises `RuntimeError` when it does not."""
-        for _ in range(MAX_TURNS):
-            if is_so():
-                return
-            await asyncio.sleep(0)
-        raise RuntimeError("what the scene waits for does not happen")
 
     def count(self, counter: Counter) -> float:
         """A counter's value, all samples that have its labels together."""
