@@ -132,19 +132,9 @@ class RouterProcess:
 
     async def _serve(self, config: RouterConfig, workers: tuple[WorkerTarget, ...]) -> None:
         registry = CollectorRegistry()
-        rules = RoutingRules(
-            policy=config.routing_policy,
-            min_remote_tokens=self.spec.min_remote_tokens,
-            chunk_tokens=self.spec.chunk_tokens,
-            wire=config.wire,
-            link_bytes_per_second=config.link_bytes_per_second,
-            worker_timeout_s=config.worker_timeout_s,
-            max_moves=config.max_moves,
-            readiness_window_s=config.readiness_window_s,
-        )
         token = self.spec.cluster_token
         reservations = reservations_of(config, token, lambda name: fleet.full_name_of(name))
-        fleet = Fleet(_connector(token), rules, reservations)
+        fleet = Fleet(_connector(token), rules_of(self.spec, config), reservations)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
         front = create_front(config, self._tokenizer, dispatcher, registry, fleet.failures)
         app = app_of(front)
@@ -164,6 +154,8 @@ class RouterProcess:
             await fleet.join(workers)
             proving = asyncio.create_task(keep_proving(dispatcher, fleet, self._is_ready.set))
             await asyncio.wait((serving, proving), return_when=asyncio.FIRST_COMPLETED)
+            if proving.done():
+                await proving  # raises why: without proofs a router would never be ready again
             proving.cancel()
             await asyncio.gather(proving, return_exceptions=True)
             await serving
@@ -174,6 +166,20 @@ class RouterProcess:
             await fleet.close()
             for failure in [end for end in ends if isinstance(end, BaseException)]:
                 log.warning("a server did not end well: %s", failure)
+
+
+def rules_of(spec: RouterSpec, config: RouterConfig) -> RoutingRules:
+    """How the router's fleet chooses workers, and what it puts up with."""
+    return RoutingRules(
+        policy=config.routing_policy,
+        min_remote_tokens=spec.min_remote_tokens,
+        chunk_tokens=spec.chunk_tokens,
+        wire=config.wire,
+        link_bytes_per_second=config.link_bytes_per_second,
+        worker_timeout_s=config.worker_timeout_s,
+        max_moves=config.max_moves,
+        readiness_window_s=config.readiness_window_s,
+    )
 
 
 def _settle_interpreter() -> None:

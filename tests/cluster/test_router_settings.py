@@ -12,7 +12,7 @@ import pytest
 
 from cluster.cli import main
 from cluster.reservations_choice import reservations_of
-from cluster.router_process import RouterSpec
+from cluster.router_process import RouterSpec, rules_of
 from cluster.router_settings import (
     api_keys_of,
     cluster_token_of,
@@ -28,6 +28,7 @@ from cluster.worker_spec import WorkerSpec, spec_of
 from protocol.errors import ConfigError
 from protocol.wire_rule import WireCodec, WireOffer, WireRule
 from router.config import RouterConfig, RoutingPolicy
+from router.fleet.question import RoutingRules
 from router.server import listening_socket
 from tests.support.certificate import why_not, write_certificate
 from transfer.planner.network import NetworkSight, PairSight
@@ -124,6 +125,15 @@ def test_the_routing_policy_reaches_the_router(name: RoutingPolicy) -> None:
     crossed = RouterSpec.from_json(RouterSpec("d", config, 0, "info", chunk_tokens=64).to_json())
     assert crossed.config.routing_policy is name
     assert crossed.chunk_tokens == 64
+
+
+def test_what_is_put_up_with_reaches_the_fleet() -> None:
+    """How long a worker may be silent, how often a request moves, how long a proof counts; by default as stated."""
+    config = router_config(_settings(worker_timeout=6.0, max_moves=5, readiness_window=12.0))
+    spec = RouterSpec.from_json(RouterSpec("d", config, 0, "info").to_json())
+    rules = rules_of(spec, spec.config)
+    assert (rules.worker_timeout_s, rules.max_moves, rules.readiness_window_s) == (6.0, 5, 12.0)
+    assert rules_of(spec, router_config(_settings())) == RoutingRules(wire=config.wire)
 
 
 def test_an_unknown_routing_policy_is_refused() -> None:

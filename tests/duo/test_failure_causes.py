@@ -11,6 +11,7 @@ from decode_worker.config import DecodeConfig
 from decode_worker.worker import DecodeWorker
 from prefill_worker.config import PrefillConfig
 from prefill_worker.worker import PrefillWorker
+from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, NotReady, WorkerUnavailable
 from router.fleet.failures import FailureCause
 from tests.duo.asking import PROMPT, VOCAB, answer_of, check_recovers, ids, request, when
@@ -25,10 +26,15 @@ def causes(duo: Duo) -> dict[str, int]:
     return {cause.value: num for cause, num in duo.fleet.failures.by_cause.items() if num}
 
 
+def worker_of(duo: Duo, name: str) -> PrefillWorker | DecodeWorker:
+    """The worker of a name, in its present life."""
+    workers: list[PrefillWorker | DecodeWorker] = [*duo.prefills, *duo.decodes]
+    return next(one for one in workers if one.identity.name == name)
+
+
 def break_engine(duo: Duo, name: str) -> None:
     """Every step of a worker fails, though it answers."""
-    workers: list[PrefillWorker | DecodeWorker] = [*duo.prefills, *duo.decodes]
-    worker = next(one for one in workers if one.identity.name == name)
+    worker = worker_of(duo, name)
 
     def broken(*_: object) -> None:
         raise RuntimeError("a broken device")
@@ -194,4 +200,23 @@ def test_whoever_asks_for_statuses_makes_no_worker_gone() -> None:
     assert duo.fleet.decodes["decode-0"].is_healthy
     duo.run(duo.look_until_gone)
     assert not duo.fleet.decodes["decode-0"].is_healthy
+    assert causes(duo) == {"worker_silent": 1}
+
+
+def test_a_ping_waits_a_third_of_the_workers_timeout() -> None:
+    """A status that never comes is a missed ping: three of them, and the worker is gone; another's are not held up."""
+    duo = Duo(DuoOptions(num_decode=2, worker_timeout_s=0.03))
+    duo.run(duo.fleet.look)
+    member = duo.fleet.decodes["decode-0"]
+
+    async def never() -> pb.WorkerStatus:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    member.client.status = never  # type: ignore[method-assign]
+    duo.run(duo.fleet.look_after)
+    assert member.num_missed_pings == 1
+    duo.run(duo.fleet.look_after)
+    duo.run(duo.fleet.look_after)
+    assert not member.is_healthy
+    assert duo.fleet.decodes["decode-1"].num_missed_pings == 0
     assert causes(duo) == {"worker_silent": 1}

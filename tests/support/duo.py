@@ -73,6 +73,7 @@ class DuoOptions:
     reservations: Callable[[FakeClock], Reservations] | None = None
     max_moves: int = 3
     readiness_window_s: float = 30.0
+    worker_timeout_s: float = 3.0
 
 
 class Duo:
@@ -95,6 +96,7 @@ class Duo:
             clock=self.clock,
             max_moves=self.options.max_moves,
             readiness_window_s=self.options.readiness_window_s,
+            worker_timeout_s=self.options.worker_timeout_s,
         )
         self.told: dict[str, list[Pace]] = {}
         reservations = self.options.reservations(self.clock) if self.options.reservations is not None else None
