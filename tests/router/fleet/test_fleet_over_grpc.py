@@ -12,6 +12,7 @@ from prefill_worker.worker import PrefillWorker
 from protocol.errors import BadRequest, Cancelled
 from protocol.request import GeneratedToken
 from router.fleet.dispatch import Dispatcher
+from router.fleet.failures import FailureCause
 from router.fleet.fleet import Fleet
 from router.fleet.member import MAX_MISSED_PINGS
 from router.fleet.planned_transfers import EndedTransfer
@@ -93,6 +94,26 @@ def test_what_crossed_is_told_to_the_router(prefill: Node, decode: Node) -> None
     (told,) = with_fleet([prefill, decode], work)
     assert told.half_bytes == sixteen_bit_bytes(decode.decode.engine.layout, len(PROMPT))
     assert 2.0 < told.wire_bytes / told.half_bytes < 2.1
+    check_idle(prefill, decode)
+
+
+def test_kv_that_was_lost_is_told_to_the_router_with_its_reason(
+    cluster: Cluster, prefill: Node, decode: Node, expected: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer is right, the reason is in the router's log, and both workers' statuses have the cause."""
+
+    async def work(fleet: Fleet, dispatcher: Dispatcher) -> list[int]:
+        cluster.fabric.faults.fail_write(num=1000)
+        tokens = await answer(dispatcher)
+        await fleet.look()
+        for member in fleet.members:
+            assert dict(member.status.transfer_failures_by_cause) == {"transfer_failed": 1}
+        assert fleet.failures.by_cause[FailureCause.TRANSFER_FAILED] == 1
+        return tokens
+
+    assert with_fleet([prefill, decode], work) == expected
+    assert decode.decode.num_local_prefill_tokens == len(PROMPT) + 1
+    assert any("did not land: transfer_failed" in record.getMessage() for record in caplog.records)
     check_idle(prefill, decode)
 
 
