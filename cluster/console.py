@@ -81,9 +81,11 @@ def print_status(view: Mapping[str, Any]) -> None:
     """The live cluster, as the router sees it."""
     console = _wide_console()
     console.print("ready" if view["is_ready"] else f"not ready: {view['reason']}")
+    router = view["router"]
+    console.print(f"router: pid {router['process_id']}, restarted {router['num_restarts']} times")
     table = _table(
         "worker", "health", "waiting", "running", "blocks free", "slots free", "transfers", "failed", "moved", "of FP16",
-        "hidden", "cached", "where",
+        "hidden", "cached", "restarts", "where",
     )  # fmt: skip
     for worker in view["workers"]:
         status = worker["status"]
@@ -100,6 +102,7 @@ def print_status(view: Mapping[str, Any]) -> None:
             ratio_of_landings(status) or "-",
             hidden_ratio(status) or "-",
             hit_ratio(worker["prefix_cache"]) or "-",
+            str(worker["num_restarts"]),
             f"{worker['device']}, pid {worker['process_id']} on {worker['host']}",
         )
     console.print(table)

@@ -27,9 +27,10 @@ class WorkerActor:
         self._process = PrefillProcess(wanted) if wanted.role == "prefill" else DecodeProcess(wanted)
 
     def start(self) -> str:
-        """Loads and serves; the worker's description."""
+        """Loads and serves; the worker's description, and the Ray node that it runs on."""
         description = self._process.start()
-        return json.dumps({**asdict(description), "capacity_tokens": description.capacity_tokens})
+        node_id = ray.get_runtime_context().get_node_id()
+        return json.dumps({**asdict(description), "capacity_tokens": description.capacity_tokens, "node_id": node_id})
 
     def progress(self) -> str:
         """What it is doing."""

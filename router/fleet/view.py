@@ -26,14 +26,15 @@ def add_cluster_route(app: FastAPI, fleet: Fleet) -> None:
 
 
 def cluster_view(fleet: Fleet) -> dict[str, Any]:
-    """Workers with their place, load and health, the links between them, and how the network is reserved and used: null where
-    no transfers are planned.
+    """The router's process, workers with their place, load and health, the links between them, and how the network is reserved
+    and used: null where no transfers are planned.
     """
     readiness = fleet.readiness()
     return {
         "is_ready": readiness.is_ready,
         "reason": readiness.reason,
-        "workers": [_worker(member) for member in fleet.members],
+        "router": asdict(fleet.router_life),
+        "workers": [{**_worker(one), "num_restarts": fleet.num_restarts.get(one.name, 0)} for one in fleet.members],
         "links": [_link(fleet, prefill, decode) for prefill in fleet.prefills.values() for decode in prefill.links],
         "reservations": _reservations(fleet.transfers),
         "recent_transfers": [asdict(ended) for ended in fleet.transfers.recent],
