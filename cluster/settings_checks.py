@@ -33,7 +33,7 @@ def check_settings(settings: ServeSettings) -> None:
             raise ConfigError(f"--{flag_of(one.name)} must be one of {', '.join(filter(None, choices))}, got {value!r}")
     at_least = {
         **dict.fromkeys(("prefill", "port", "threads_per_worker", "max_model_len", "local_prefill_tokens"), 0),
-        **dict.fromkeys(("max_queue", "prefill_block_size", "max_moves", "max_restarts", "drain_timeout"), 0),
+        **dict.fromkeys(("max_queue", "prefill_block_size", "max_moves", "max_restarts"), 0),
         **dict.fromkeys(("decode", "block_size", "max_step_tokens", "max_sequences", "max_concurrent"), 1),
     }
     for name, least in at_least.items():
@@ -48,9 +48,13 @@ def check_settings(settings: ServeSettings) -> None:
         raise ConfigError(
             f"--itl-target-ms must be 0 for no target, or milliseconds above it, got {settings.itl_target_ms}"
         )
+    if not 0.0 <= settings.drain_timeout < 1e9:
+        raise ConfigError(f"--drain-timeout must be 0 or a number of seconds above it, got {settings.drain_timeout}")
     for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body", "swap_memory"):
-        if getattr(settings, name):
-            parse_size(getattr(settings, name))
+        if (
+            getattr(settings, name) or name != "kv_cache_memory"
+        ):  # which is what there is room for, when nothing is said
+            _check_size(name, getattr(settings, name))
     if settings.link_bandwidth:
         parse_rate(settings.link_bandwidth)
     if settings.planner and settings.kv_push != Push.PLANNED:
@@ -58,3 +62,10 @@ def check_settings(settings: ServeSettings) -> None:
     settings.wire_offer()
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise ConfigError("--tls-cert and --tls-key belong together: give both files or neither")
+
+
+def _check_size(name: str, text: str) -> None:
+    try:
+        parse_size(text)
+    except ConfigError as error:
+        raise ConfigError(f"--{flag_of(name)}: {error.message}") from None

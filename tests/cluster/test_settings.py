@@ -114,6 +114,21 @@ def test_a_broken_file_is_not_quoted(tmp_path: Path) -> None:
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize("flag", ["landing-memory", "slot-memory", "max-body", "swap-memory"])
+@pytest.mark.parametrize("value", ["", "much"])
+def test_what_is_no_size_is_refused_by_the_name_of_its_flag(flag: str, value: str) -> None:
+    """Before anything is started, an empty one too."""
+    with pytest.raises(ConfigError, match=f"--{flag}: "):
+        _load("m", f"--{flag}", value)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_a_drain_timeout_is_a_number(value: str) -> None:
+    """Not one that no clock reaches."""
+    with pytest.raises(ConfigError, match="--drain-timeout"):
+        _load("m", "--drain-timeout", value)
+
+
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
