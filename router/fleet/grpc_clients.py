@@ -80,6 +80,13 @@ class GrpcWorkerClient:
         """Ends all transfers with a worker that is gone."""
         await self._call(self._worker_stub.Forget, pb.ForgetRequest(worker=worker_id_to_wire(worker)))
 
+    async def drain(self, timeout_s: float, restart: bool) -> None:
+        """Makes it take nothing new, and end what it has within `timeout_s`."""
+        try:
+            await self._worker_stub.Drain(pb.DrainRequest(timeout_s=timeout_s, restart=restart), timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._silence(error) from error
+
     async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
         """Has `on_news` called with what is cached there, then with its events, and with None when there are no more."""
         self._on_news, self._news = on_news, NewsReader()

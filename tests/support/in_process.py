@@ -66,8 +66,14 @@ class _InProcess:
         if self.target in self.duo.stopped:
             raise WorkerUnavailable(f"{self.target} does not answer in time")
         return pb.WorkerStatus(
-            worker=worker_id_to_wire(self.either.identity), prefix_cache=prefix_status(self.either.prefixes)
+            worker=worker_id_to_wire(self.either.identity),
+            prefix_cache=prefix_status(self.either.prefixes),
+            is_draining=self.either.draining.is_draining,
         )
+
+    async def drain(self, timeout_s: float, restart: bool) -> None:
+        self.check_alive()
+        self.either.drain(timeout_s, restart)
 
     async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
         self.check_alive()
