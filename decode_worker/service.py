@@ -87,6 +87,7 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_remote_prefill_tokens=admission.num_remote_prefill_tokens,
             prefix_cache=prefix_status(worker.prefixes),
             is_draining=worker.draining.is_draining,
+            is_drained=worker.draining.is_drained,
             num_swaps=worker.num_swaps,
             output_length_error_octaves=lengths.octaves,
             output_length_covered_ratio=lengths.covered,

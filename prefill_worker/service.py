@@ -96,6 +96,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             links=links,
             prefix_cache=prefix_status(worker.prefixes),
             is_draining=worker.draining.is_draining,
+            is_drained=worker.draining.is_drained,
         )
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:

@@ -69,6 +69,7 @@ class _InProcess:
             worker=worker_id_to_wire(self.either.identity),
             prefix_cache=prefix_status(self.either.prefixes),
             is_draining=self.either.draining.is_draining,
+            is_drained=self.either.draining.is_drained,
         )
 
     async def drain(self, timeout_s: float, restart: bool) -> None:
