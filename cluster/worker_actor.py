@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import asdict, replace
 
 import ray
@@ -25,6 +26,8 @@ class WorkerActor:
         from cluster.worker_process import DecodeProcess, PrefillProcess
 
         self._process = PrefillProcess(wanted) if wanted.role == "prefill" else DecodeProcess(wanted)
+        # Actors are made on their process's main thread, and Ray lets that run handlers of signals.
+        signal.signal(signal.SIGTERM, lambda number, frame: self._process.terminate())
 
     def start(self) -> str:
         """Loads and serves; the worker's description, and the Ray node that it runs on."""
@@ -39,6 +42,10 @@ class WorkerActor:
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""
         return self._process.failure()
+
+    def state(self) -> str:
+        """Its failure, and whether it is drained: `WorkerProcess.state` as JSON."""
+        return json.dumps(self._process.state())
 
     def stop(self) -> None:
         """Ends the worker; the actor stays."""

@@ -46,6 +46,7 @@ class WorkerSpec:
     itl_target_s: float | None = None
     swap_bytes: int = 0
     prefix_cache: PrefixCachePolicy | None = PrefixCachePolicy.ARC
+    drain_timeout_s: float = 30.0
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -92,4 +93,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         itl_target_s=settings.itl_target_ms / 1e3 or None,
         swap_bytes=parse_size(settings.swap_memory),
         prefix_cache=PrefixCachePolicy(settings.prefix_cache_policy) if settings.prefix_cache else None,
+        drain_timeout_s=settings.drain_timeout,
     )
