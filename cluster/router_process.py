@@ -34,7 +34,7 @@ from router.fleet.proof import keep_proving
 from router.fleet.question import RoutingRules
 from router.fleet.transfer_metrics import register_transfer_metrics
 from router.fleet.view import add_cluster_route
-from router.front.front import create_front
+from router.front.front import Front, create_front
 from router.http.app import app_of
 from router.rpc.server import PublicRpcServer
 from router.server import HttpServer
@@ -96,6 +96,7 @@ class RouterProcess:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
+        self._front: Front | None = None
         self._running: tuple[asyncio.AbstractEventLoop, Fleet] | None = None
 
     def start(self, workers: Sequence[WorkerTarget], max_request_tokens: int, timeout_s: float) -> RouterAddresses:
@@ -127,6 +128,14 @@ class RouterProcess:
         except TimeoutError:
             joining.cancel()
             raise DeadlineExceeded(f"the workers had not joined after {JOIN_TIMEOUT_S:g} s") from None
+
+    def drain(self) -> int:
+        """Refuses new requests from now on; how many run or wait yet. Raises `NotReady` before the router serves."""
+        if self._front is None:
+            raise NotReady("the router does not serve yet")
+        admission = self._front.admission
+        admission.close()
+        return admission.load.running + admission.load.waiting
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""
@@ -162,7 +171,7 @@ class RouterProcess:
         fleet = Fleet(_connector(token), rules, reservations)
         fleet.router_life = RouterLife(os.getpid(), self.spec.num_restarts)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
-        front = create_front(config, self._tokenizer, dispatcher, registry)
+        front = self._front = create_front(config, self._tokenizer, dispatcher, registry)
         app = app_of(front)
         add_cluster_route(app, fleet)
         register_fleet_metrics(registry, fleet)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ray
+
 from cluster.actors import ActorProcess, is_answered, result_of, router_process, stop_all
 from cluster.http_client import Access
 from cluster.placement import Footprint, Placement
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 ROUTER = "router"
 TELL_AGAIN_AFTER_S = 1.0
+DRAIN_ANSWER_S = 2.0
 
 
 class RouterSeat:
@@ -142,6 +145,15 @@ class RunningCluster:
         self.supervisor.look(now)
         if self.supervisor.phase(ROUTER) in (Phase.STARTING, Phase.SERVING):
             self._router.tell(now)
+
+    def drain(self) -> int | None:
+        """Refuses new requests from now on; how many there are yet, none when the router has ended, None when it is silent."""
+        try:
+            return int(ray.get(self._router.process.actor.drain.remote(), timeout=DRAIN_ANSWER_S))
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+            return None
+        except ray.exceptions.RayError:
+            return 0
 
     def close(self) -> None:
         """Ends router and workers, then Ray if it was started here."""

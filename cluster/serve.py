@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from cluster.console import ReadyView, print_ready, ratio_of_landings, say
@@ -21,6 +17,7 @@ from cluster.router_settings import cluster_token_of, router_config, warnings_of
 from cluster.running_cluster import RunningCluster
 from cluster.settings import ServeSettings
 from cluster.sizes import format_size
+from cluster.stopping import StopSignals, drain_cluster
 from cluster.wire_decision import decide, wire_lines
 from engine.checkpoint.config_file import read_config
 from engine.checkpoint.resolve import resolve_model
@@ -36,13 +33,16 @@ DEMO_TIMEOUT_S = 120.0
 
 
 def serve(settings: ServeSettings) -> int:
-    """Runs a cluster until SIGINT or SIGTERM; the exit status, which is 1 when the router could not be kept."""
+    """Runs a cluster until SIGINT, or until SIGTERM and the end of what runs then; the exit status, which is 1 when the router
+    could not be kept.
+    """
     with closing(_start(settings)) as cluster:
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stop_on(stop))
-        while not cluster.is_lost and not stop.wait(LOOK_AFTER_PROCESSES_EVERY_S):
+        signals = StopSignals()
+        signals.install()
+        while not cluster.is_lost and not signals.wait(LOOK_AFTER_PROCESSES_EVERY_S):
             cluster.look_after()
+        if signals.wants_drain:
+            drain_cluster(cluster, settings.drain_timeout, signals, say)
         is_lost = cluster.is_lost
         say("stopping, since no router is left" if is_lost else "stopping")
     say("stopped")
@@ -152,11 +152,3 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> None:
                 f"{moved['num_remote_prefill_tokens']} tokens{f', {ratio} of FP16' if ratio else ''}, computed "
                 f"{moved['num_local_prefill_tokens']} prompt tokens itself, and ran {moved['num_steps']} steps\n"
             )
-
-
-def _stop_on(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    return handle

@@ -39,13 +39,9 @@ class WorkerActor:
         """What it is doing."""
         return self._process.progress
 
-    def failure(self) -> str:
-        """Why it cannot go on; empty while it can."""
-        return self._process.failure()
-
     def state(self) -> str:
-        """Its failure, and whether it is drained: `WorkerProcess.state` as JSON."""
-        return json.dumps(self._process.state())
+        """How it is: the fields of a `ProcessState`."""
+        return json.dumps(asdict(self._process.state()))
 
     def stop(self) -> None:
         """Ends the worker; the actor stays."""

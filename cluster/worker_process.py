@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from cluster.cores import available_cores, cores_of, pin_process
 from cluster.log_lines import log_to_stderr
+from cluster.supervision import ProcessState
 from cluster.worker_ending import Drainable, Ending
 from cluster.worker_spec import WorkerSpec
 from decode_worker.config import DecodeConfig
@@ -86,12 +87,9 @@ class WorkerProcess(ABC):
                 return f"{type(thread.failure).__name__}: {thread.failure}"
         return ""
 
-    def state(self) -> dict[str, object]:
-        """For whoever supervises the process: `failure`; whether it `is_drained`, so that it may be ended, and is then to be
-        started again (`restart`).
-        """
-        ending = self._ending
-        return {"failure": self.failure(), "is_drained": ending.is_drained(), "restart": ending.wants_restart}
+    def state(self) -> ProcessState:
+        """For whoever supervises the process: once drained it may be ended."""
+        return ProcessState(self.failure(), self._ending.is_drained(), self._ending.wants_restart)
 
     def terminate(self) -> None:
         """What SIGTERM does: drains the worker and asks for a new process in its place. One that nobody supervises ends."""
