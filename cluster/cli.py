@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from cluster.access_flags import access_of, add_access_flags, url_of
+from cluster.drain_command import add_drain_verb
 from cluster.load_settings import add_flags, load_settings
 from protocol.errors import Blame, KvferryError
 from protocol.wire_rule import WireCodec
@@ -88,11 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     status = verbs.add_parser("status", help="show a running cluster")
-    status.add_argument("--url", default="http://127.0.0.1:8000", help="its HTTP address (default %(default)s)")
+    add_access_flags(status)
     status.add_argument("--json", action="store_true", help="print it as JSON")
-    status.add_argument("--api-key", metavar="KEY", help="a key that it knows [KVFERRY_API_KEY]")
-    status.add_argument("--tls-cert", metavar="FILE", help="its certificate, to trust for https [KVFERRY_TLS_CERT]")
     status.set_defaults(run=_status)
+
+    add_drain_verb(verbs)
 
     probe = verbs.add_parser(
         "probe",
@@ -226,12 +228,9 @@ def _status(arguments: argparse.Namespace) -> int:
     import json
 
     from cluster.console import print_status
-    from cluster.http_client import Access, get_json
+    from cluster.http_client import get_json
 
-    keys = arguments.api_key or os.environ.get("KVFERRY_API_KEY", "")  # of several that `serve` knows, any will do
-    certificate = arguments.tls_cert or os.environ.get("KVFERRY_TLS_CERT", "")
-    access = Access(keys.split(",")[0].strip(), certificate)
-    view = get_json(f"{arguments.url.rstrip('/')}/cluster", access)
+    view = get_json(f"{url_of(arguments)}/cluster", access_of(arguments))
     if arguments.json:
         print(json.dumps(view, indent=2))
     else:

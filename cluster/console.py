@@ -81,15 +81,17 @@ def print_status(view: Mapping[str, Any]) -> None:
     """The live cluster, as the router sees it."""
     console = _wide_console()
     console.print("ready" if view["is_ready"] else f"not ready: {view['reason']}")
+    router = view["router"]
+    console.print(f"router: pid {router['process_id']}, restarted {router['num_restarts']} times")
     table = _table(
         "worker", "health", "waiting", "running", "blocks free", "slots free", "transfers", "failed", "moved", "of FP16",
-        "hidden", "cached", "where",
+        "hidden", "cached", "restarts", "where",
     )  # fmt: skip
     for worker in view["workers"]:
         status = worker["status"]
         table.add_row(
             worker["name"],
-            "ok" if worker["is_healthy"] else "does not answer",
+            _health(worker),
             str(status["num_waiting"]),
             str(status["num_running"]),
             f"{status['num_free_blocks']} / {status['num_blocks']}",
@@ -100,6 +102,7 @@ def print_status(view: Mapping[str, Any]) -> None:
             ratio_of_landings(status) or "-",
             hidden_ratio(status) or "-",
             hit_ratio(worker["prefix_cache"]) or "-",
+            str(worker["num_restarts"]),
             f"{worker['device']}, pid {worker['process_id']} on {worker['host']}",
         )
     console.print(table)
@@ -107,6 +110,15 @@ def print_status(view: Mapping[str, Any]) -> None:
         console.print(_link_line(link))
     if view["reservations"] is not None:
         print_reservations(console, view["reservations"])
+
+
+def _health(worker: Mapping[str, Any]) -> str:
+    """A worker that was drained may have ended since; one that is being drained takes nothing new."""
+    if worker["status"]["is_drained"]:
+        return "drained"
+    if not worker["is_healthy"]:
+        return "does not answer"
+    return "draining" if worker["status"]["is_draining"] else "ok"
 
 
 def print_reservations(console: Console, reservations: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from cluster.router_settings import is_loopback
 from protocol.errors import ConfigError, NotReady, Unauthenticated
 
 TIMEOUT_S = 30.0
+_WRONG = (400, 403, 404)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,19 @@ def get_json(url: str, access: Access = Access()) -> Any:
         with _opener(url, access).open(_request(url, access), timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
+        raise _refusal(url, error) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NotReady(f"no kvferry answers at {url}: {error}") from error
+
+
+def post_json(url: str, body: Mapping[str, Any], access: Access = Access()) -> Any:
+    """What a URL answers to a body. Raises `ConfigError` with its words when the request was wrong, else as `get_json`."""
+    try:
+        with _opener(url, access).open(_request(url, access, json.dumps(body).encode()), timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code in _WRONG:
+            raise ConfigError(_message_of(error)) from error
         raise _refusal(url, error) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise NotReady(f"no kvferry answers at {url}: {error}") from error
@@ -91,6 +105,15 @@ def _tls(certificate: str, *, checks_host: bool) -> ssl.SSLContext:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the server's own will do, whoever signed it
         context.check_hostname = checks_host
     return context
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    """What an error body says, or all of it when it is none of kvferry's."""
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {error.code}: {text}"
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> NotReady | Unauthenticated:

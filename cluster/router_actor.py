@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
+import ray
+
 from cluster.router_process import RouterProcess, RouterSpec
+from cluster.supervision import ProcessState
 from router.fleet.fleet import WorkerTarget
 
 
@@ -16,14 +20,27 @@ class RouterActor:
         self._process = RouterProcess(RouterSpec.from_json(spec))
 
     def start(self, workers: str, max_request_tokens: int, timeout_s: float) -> str:
-        """Serves once a generation across the workers has succeeded; the addresses."""
-        targets = [WorkerTarget(**one) for one in json.loads(workers)]
-        return json.dumps(asdict(self._process.start(targets, max_request_tokens, timeout_s)))
+        """Serves once a generation across the workers has succeeded; the addresses, and the process and node that it is."""
+        addresses = self._process.start(_targets(workers), max_request_tokens, timeout_s)
+        place = {"process_id": os.getpid(), "node_id": ray.get_runtime_context().get_node_id()}
+        return json.dumps({**asdict(addresses), **place})
 
-    def failure(self) -> str:
-        """Why it cannot go on; empty while it can."""
-        return self._process.failure()
+    def join(self, workers: str) -> None:
+        """Takes workers in, those that were started again in the place of their former lives."""
+        self._process.join(_targets(workers))
+
+    def state(self) -> str:
+        """How it is: the fields of a `ProcessState`."""
+        return json.dumps(asdict(ProcessState(failure=self._process.failure())))
+
+    def drain(self) -> int:
+        """Refuses new requests from now on; how many there are yet."""
+        return self._process.drain()
 
     def stop(self) -> None:
         """Ends the server."""
         self._process.stop()
+
+
+def _targets(workers: str) -> list[WorkerTarget]:
+    return [WorkerTarget(**one) for one in json.loads(workers)]

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -21,11 +22,11 @@ from prometheus_client import CollectorRegistry
 
 from cluster.log_lines import log_to_stderr
 from cluster.reservations_choice import reservations_of
-from protocol.errors import DeadlineExceeded, KvferryError
+from protocol.errors import DeadlineExceeded, KvferryError, NotReady, WorkerUnavailable
 from protocol.wire_rule import WireOffer
 from router.config import RouterConfig, RoutingPolicy
 from router.fleet.dispatch import Dispatcher
-from router.fleet.fleet import Connector, Fleet, WorkerTarget
+from router.fleet.fleet import Connector, Fleet, RouterLife, WorkerTarget
 from router.fleet.generation_messages import GenerationMessages
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
 from router.fleet.metrics import register_fleet_metrics
@@ -33,7 +34,7 @@ from router.fleet.proof import keep_proving
 from router.fleet.question import RoutingRules
 from router.fleet.transfer_metrics import register_transfer_metrics
 from router.fleet.view import add_cluster_route
-from router.front.front import create_front
+from router.front.front import Front, create_front
 from router.http.app import app_of
 from router.rpc.server import PublicRpcServer
 from router.server import HttpServer
@@ -43,12 +44,13 @@ from scheduling.pair_cost import ASSUMED_CHUNK_TOKENS
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.001
+JOIN_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
     """What a router process is told when it starts; crosses to it as JSON. Its workers want `cluster_token` and read prompts
-    in chunks of `chunk_tokens`.
+    in chunks of `chunk_tokens`. It is the router of this cluster that was started again for the `num_restarts`-th time.
     """
 
     model_directory: str
@@ -57,6 +59,7 @@ class RouterSpec:
     log_level: str
     cluster_token: str = field(default="", repr=False)
     chunk_tokens: int = ASSUMED_CHUNK_TOKENS
+    num_restarts: int = 0
 
     def to_json(self) -> str:
         """The spec as it crosses."""
@@ -93,6 +96,8 @@ class RouterProcess:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
+        self._front: Front | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, Fleet] | None = None
 
     def start(self, workers: Sequence[WorkerTarget], max_request_tokens: int, timeout_s: float) -> RouterAddresses:
         """Links the workers, proves a generation and serves; returns where. Raises why it cannot."""
@@ -109,6 +114,28 @@ class RouterProcess:
         if self._addresses is None:
             raise KvferryError("the router has no address")
         return self._addresses
+
+    def join(self, workers: Sequence[WorkerTarget]) -> None:
+        """Takes workers in, those of a known name in the place of their former lives. Raises `WorkerUnavailable` for a silent
+        one, which the router goes on asking, and `NotReady` before the router serves.
+        """
+        if self._running is None:
+            raise NotReady("the router does not look after workers yet")
+        loop, fleet = self._running
+        joining = asyncio.run_coroutine_threadsafe(fleet.join(workers, waits_for_links=False), loop)
+        try:
+            joining.result(JOIN_TIMEOUT_S)
+        except TimeoutError:
+            joining.cancel()
+            raise DeadlineExceeded(f"the workers had not joined after {JOIN_TIMEOUT_S:g} s") from None
+
+    def drain(self) -> int:
+        """Refuses new requests from now on; how many run or wait yet. Raises `NotReady` before the router serves."""
+        if self._front is None:
+            raise NotReady("the router does not serve yet")
+        admission = self._front.admission
+        admission.close()
+        return admission.load.running + admission.load.waiting
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""
@@ -135,8 +162,9 @@ class RouterProcess:
         token = self.spec.cluster_token
         reservations = reservations_of(config, token, lambda name: fleet.full_name_of(name))
         fleet = Fleet(_connector(token), rules_of(self.spec, config), reservations)
+        fleet.router_life = RouterLife(os.getpid(), self.spec.num_restarts)
         dispatcher = Dispatcher(fleet, config.request_timeout_s)
-        front = create_front(config, self._tokenizer, dispatcher, registry, fleet.failures)
+        front = self._front = create_front(config, self._tokenizer, dispatcher, registry, fleet.failures)
         app = app_of(front)
         add_cluster_route(app, fleet)
         register_fleet_metrics(registry, fleet)
@@ -151,7 +179,7 @@ class RouterProcess:
             else:
                 host = urlsplit(self._server.url).netloc.rpartition(":")[0]
                 self._addresses = RouterAddresses(self._server.url, f"{host}:{await rpc_server.start()}")
-            await fleet.join(workers)
+            await self._first_join(fleet, workers)
             proving = asyncio.create_task(keep_proving(dispatcher, fleet, self._is_ready.set))
             await asyncio.wait((serving, proving), return_when=asyncio.FIRST_COMPLETED)
             if proving.done():
@@ -166,6 +194,17 @@ class RouterProcess:
             await fleet.close()
             for failure in [end for end in ends if isinstance(end, BaseException)]:
                 log.warning("a server did not end well: %s", failure)
+
+    async def _first_join(self, fleet: Fleet, workers: tuple[WorkerTarget, ...]) -> None:
+        """A router that was started again does without workers that are silent just now: it goes on asking them."""
+        is_first_life = not self.spec.num_restarts
+        try:
+            await fleet.join(workers, waits_for_links=is_first_life)
+        except WorkerUnavailable as error:
+            if is_first_life:
+                raise
+            log.warning("the router serves without a worker: %s", error.message)
+        self._running = asyncio.get_running_loop(), fleet
 
 
 def rules_of(spec: RouterSpec, config: RouterConfig) -> RoutingRules:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from cluster.console import ReadyView, print_ready, ratio_of_landings, say
 from cluster.cores import available_cores, share_of_cores
 from cluster.http_client import get_json, stream_chat
-from cluster.launch import RunningCluster, launch
+from cluster.launch import launch
 from cluster.router_settings import cluster_token_of, router_config, warnings_of
+from cluster.running_cluster import RunningCluster
 from cluster.settings import ServeSettings
 from cluster.sizes import format_size
+from cluster.stopping import StopSignals, drain_cluster
 from cluster.wire_decision import decide, wire_lines
 from engine.checkpoint.config_file import read_config
 from engine.checkpoint.resolve import resolve_model
@@ -28,27 +26,27 @@ from protocol.errors import KvferryError
 from router.config import RouterConfig
 from router.server import HttpServer, listening_socket
 
-LOOK_AFTER_WORKERS_EVERY_S = 2.0
+LOOK_AFTER_PROCESSES_EVERY_S = 0.25
 DEMO_QUESTION = "What is the capital of France? Answer in one sentence."
 DEMO_TOKENS = 64
 DEMO_TIMEOUT_S = 120.0
 
 
 def serve(settings: ServeSettings) -> int:
-    """Runs a cluster until SIGINT or SIGTERM; the exit status."""
+    """Runs a cluster until SIGINT, or until SIGTERM and the end of what runs then; the exit status, which is 1 when the router
+    could not be kept.
+    """
     with closing(_start(settings)) as cluster:
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stop_on(stop))
-        told: set[str] = set()
-        while not stop.wait(LOOK_AFTER_WORKERS_EVERY_S):
-            for failure in cluster.failures():
-                if failure not in told:
-                    say(f"a worker cannot go on: {failure}")
-                    told.add(failure)
-        say("stopping")
+        signals = StopSignals()
+        signals.install()
+        while not cluster.is_lost and not signals.wait(LOOK_AFTER_PROCESSES_EVERY_S):
+            cluster.look_after()
+        if signals.wants_drain:
+            drain_cluster(cluster, settings.drain_timeout, signals, say)
+        is_lost = cluster.is_lost
+        say("stopping, since no router is left" if is_lost else "stopping")
     say("stopped")
-    return 0
+    return int(is_lost)
 
 
 def demo(settings: ServeSettings, question: str) -> int:
@@ -154,11 +152,3 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> None:
                 f"{moved['num_remote_prefill_tokens']} tokens{f', {ratio} of FP16' if ratio else ''}, computed "
                 f"{moved['num_local_prefill_tokens']} prompt tokens itself, and ran {moved['num_steps']} steps\n"
             )
-
-
-def _stop_on(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    return handle

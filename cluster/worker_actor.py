@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import asdict, replace
 
 import ray
@@ -25,19 +26,22 @@ class WorkerActor:
         from cluster.worker_process import DecodeProcess, PrefillProcess
 
         self._process = PrefillProcess(wanted) if wanted.role == "prefill" else DecodeProcess(wanted)
+        # Actors are made on their process's main thread, and Ray lets that run handlers of signals.
+        signal.signal(signal.SIGTERM, lambda number, frame: self._process.terminate())
 
     def start(self) -> str:
-        """Loads and serves; the worker's description."""
+        """Loads and serves; the worker's description, and the Ray node that it runs on."""
         description = self._process.start()
-        return json.dumps({**asdict(description), "capacity_tokens": description.capacity_tokens})
+        node_id = ray.get_runtime_context().get_node_id()
+        return json.dumps({**asdict(description), "capacity_tokens": description.capacity_tokens, "node_id": node_id})
 
     def progress(self) -> str:
         """What it is doing."""
         return self._process.progress
 
-    def failure(self) -> str:
-        """Why it cannot go on; empty while it can."""
-        return self._process.failure()
+    def state(self) -> str:
+        """How it is: the fields of a `ProcessState`."""
+        return json.dumps(asdict(self._process.state()))
 
     def stop(self) -> None:
         """Ends the worker; the actor stays."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from cluster.cores import available_cores, cores_of, pin_process
 from cluster.log_lines import log_to_stderr
+from cluster.supervision import ProcessState
+from cluster.worker_ending import Drainable, Ending
 from cluster.worker_spec import WorkerSpec
 from decode_worker.config import DecodeConfig
 from decode_worker.service import DecodeService
@@ -52,6 +54,7 @@ class WorkerProcess(ABC):
         self.spec = spec
         self.progress = "starting"
         self.identity = WorkerId.fresh(spec.name)
+        self._ending = Ending(spec.drain_timeout_s, self._exit)
         self._cores: tuple[int, ...] = ()
         self._server: RpcServer | None = None
         self._pump: PumpThread | None = None
@@ -88,13 +91,26 @@ class WorkerProcess(ABC):
                 return f"{type(thread.failure).__name__}: {thread.failure}"
         return ""
 
+    def state(self) -> ProcessState:
+        """For whoever supervises the process: once drained it may be ended."""
+        return ProcessState(self.failure(), self._ending.is_drained(), self._ending.wants_restart)
+
+    def terminate(self) -> None:
+        """What SIGTERM does: drains the worker and asks for a new process in its place. One that nobody supervises ends."""
+        self._ending.terminate()
+
     @abstractmethod
     def _assemble(self, engine: Engine) -> WorkerDescription:
         """Builds the worker around the engine and starts its threads and its server."""
 
-    def _run(self, server: RpcServer, pump: PumpThread, steps: StepThread) -> str:
+    def _exit(self) -> None:
+        self.stop()
+        os._exit(0)  # Ray's own threads would keep the process
+
+    def _run(self, worker: Drainable, server: RpcServer, pump: PumpThread, steps: StepThread) -> str:
         """Starts all three and returns the request plane's target."""
         self._server, self._pump, self._steps = server, pump, steps
+        self._ending.begin(worker)
         pump.start()
         steps.start()
         return server.start()
@@ -139,7 +155,7 @@ class PrefillProcess(WorkerProcess):
         worker = PrefillWorker(self.identity, engine, sender, config)
         service = PrefillService(worker, spec.cluster_token)
         server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)
-        target = self._run(server, PumpThread(sender, "shipping"), StepThread(worker, "steps"))
+        target = self._run(worker, server, PumpThread(sender, "shipping"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
 
@@ -157,7 +173,7 @@ class DecodeProcess(WorkerProcess):
         worker = DecodeWorker(self.identity, engine, receiver, decode_config(spec))
         service = DecodeService(worker)
         server = RpcServer(service.register, spec.host_address, token=spec.cluster_token)
-        target = self._run(server, PumpThread(receiver, "landing"), StepThread(worker, "steps"))
+        target = self._run(worker, server, PumpThread(receiver, "landing"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
 

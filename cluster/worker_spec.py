@@ -49,6 +49,7 @@ class WorkerSpec:
     prefix_cache: PrefixCachePolicy | None = PrefixCachePolicy.ARC
     kv_wait_s: float = 10.0
     transfer_lease_s: float = 10.0
+    drain_timeout_s: float = 30.0
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -97,4 +98,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         prefix_cache=PrefixCachePolicy(settings.prefix_cache_policy) if settings.prefix_cache else None,
         kv_wait_s=settings.kv_timeout,
         transfer_lease_s=settings.transfer_lease,
+        drain_timeout_s=settings.drain_timeout,
     )

@@ -87,6 +87,8 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
             num_local_prefill_tokens=worker.num_local_prefill_tokens,
             num_remote_prefill_tokens=admission.num_remote_prefill_tokens,
             prefix_cache=prefix_status(worker.prefixes),
+            is_draining=worker.draining.is_draining,
+            is_drained=worker.draining.is_drained,
             num_swaps=worker.num_swaps,
             output_length_error_octaves=lengths.octaves,
             output_length_covered_ratio=lengths.covered,
@@ -97,10 +99,19 @@ class DecodeService(rpc.WorkerServicer, rpc.DecodeWorkerServicer):
         await asyncio.wrap_future(self._worker.receiver.forget(worker_id_from_wire(request.worker)))
         return pb.ForgetReply()
 
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+        """Takes nothing new from now on."""
+        try:
+            self._worker.drain(request.timeout_s, request.restart)
+        except KvferryError as error:
+            await refuse(context, error)
+        return pb.DrainReply()
+
     async def Accept(self, request: pb.AcceptRequest, context: Context) -> pb.AcceptReply:
         """Lets a prefill worker write here, or refuses it with the reason; grants it a ticket to test the link with."""
         receiver = self._worker.receiver
         try:
+            self._worker.draining.check()
             peer = address_from_wire(request.address)
             await asyncio.wrap_future(receiver.connect(peer, layout_from_wire(request.layout)))
             num_tokens = LINK_TEST_CHUNKS * receiver.chunk_tokens_from(peer.worker)

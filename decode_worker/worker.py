@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from decode_worker.admission import Admission
+from decode_worker.arrival import Arrival
 from decode_worker.config import DecodeConfig
 from decode_worker.expected_output import ExpectedOutput
 from decode_worker.line import Line
 from decode_worker.outlet import Outlets, PromptRead
 from decode_worker.pacing import Pacing
 from decode_worker.preemption import Preempting
-from decode_worker.prefix_names import PrefixNames
 from decode_worker.prefixes import PrefixReuse
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence, Reservation
@@ -27,9 +27,10 @@ from engine.batch import SampledToken, SequenceSlice, StepBatch, StepResult
 from engine.block_pool import BlockPool
 from engine.engine import Engine
 from engine.prefix_cache.news import PrefixNews
+from protocol.drain import Drain
 from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, KvOverdue, Overloaded, WorkerUnavailable
 from protocol.ids import WorkerId
-from protocol.phase import Phase, PhaseRecord
+from protocol.phase import Phase
 from protocol.request import GeneratedToken, GenerateRequest
 from protocol.ticket import Ticket
 from scheduling.budget import plan_step
@@ -72,6 +73,7 @@ class DecodeWorker:
         self.expected_output = ExpectedOutput(engine.layout.model_fingerprint)
         self.num_steps = 0
         self.num_local_prefill_tokens = 0
+        self.draining = Drain(identity)
         self._clock = clock
         self._inbox = CommandQueue()
         self._num_arrived = 0
@@ -103,14 +105,15 @@ class DecodeWorker:
         """Asks for blocks and landing slots for a prompt that `prefill_worker` will read. The future waits its turn."""
         reservation = Reservation(prefill_worker)
         names = self.reuse.names_of(request, prefill_worker)
-        arrived = self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, names, reservation))
+        arrival = Arrival(request, router_id, deadline_s, names, reservation)
+        arrived = self._inbox.submit(lambda: self._enqueue(arrival))
         arrived.add_done_callback(reservation.fail_with)
         return reservation.ticket
 
     def generate(self, request: GenerateRequest, router_id: str, deadline_s: float) -> Future[None]:
         """Queues a request whose prompt is read here; its tokens go to the router's outlet."""
-        names = self.reuse.names_of(request)
-        return self._inbox.submit(lambda: self._enqueue(request, router_id, deadline_s, names, None))
+        arrival = Arrival(request, router_id, deadline_s, self.reuse.names_of(request))
+        return self._inbox.submit(lambda: self._enqueue(arrival))
 
     def decode(self, request_id: str, generation: int, first_tokens: Sequence[GeneratedToken]) -> Future[None]:
         """Tells the first tokens of the choices that go on, which the client has already; the rest follows once the KV is
@@ -131,8 +134,16 @@ class DecodeWorker:
         """Ends all requests of a router that is gone."""
         return self._inbox.submit(lambda: self._cancel_router(router_id))
 
+    def drain(self, timeout_s: float, restart: bool) -> None:
+        """Refuses what is new as `Draining`; what is here goes on, tickets that were granted too, for `timeout_s` at most: then
+        it fails, so that routers go on with it elsewhere. Raises `BadRequest`.
+        """
+        self.draining.begin(self._clock(), timeout_s, restart)
+        self.bell.set()
+
     def reserve_link_test(self, test: LandingRequest) -> Ticket:
-        """Grants a ticket whose chunks are verified and unpacked nowhere. Raises `OutOfSlots`."""
+        """Grants a ticket whose chunks are verified and unpacked nowhere. Raises `OutOfSlots`, `Draining`."""
+        self.draining.check()
         return self.receiver.reserve(test, self._clock())
 
     @property
@@ -157,6 +168,7 @@ class DecodeWorker:
         self.outlets.publish()
         if self.news is not None:
             self.news.publish()
+        self.draining.look(is_idle=not (self.sequences or self.admission.num_landings))
         return batch is not None or num_commands > 0
 
     def expire(self, now: float) -> None:
@@ -164,6 +176,9 @@ class DecodeWorker:
         for sequence in self.roster.past_deadline(now):
             late = DeadlineExceeded("the request was not finished before its deadline")
             self.roster.fail(sequence.request.request_id, late, now)
+        if (overdue := self.draining.overdue(now)) is not None:
+            for request_id in {one.request.request_id for one in self.sequences.values()}:
+                self.roster.fail(request_id, overdue, now)
         for sequence in [*self.roster.running.values()]:
             if sequence.kv_due_at is not None and now > sequence.kv_due_at:
                 self._look_for_kv(sequence, now)
@@ -258,35 +273,15 @@ class DecodeWorker:
         sequence.kv_due_at = None
         self.receiver.revoke(generation, KvOverdue(f"none of it has landed for {self.config.kv_wait_s:g} s"))
 
-    def _enqueue(
-        self,
-        request: GenerateRequest,
-        router_id: str,
-        deadline_s: float,
-        names: PrefixNames,
-        reservation: Reservation | None,
-    ) -> None:
+    def _enqueue(self, arrival: Arrival) -> None:
+        request = arrival.request
+        self.draining.check()
         if self.roster.of_request(request.request_id):
             raise BadRequest(f"request {request.request_id} is already here")
         if self.admission.num_waiting >= self.config.max_waiting:
             raise Overloaded(f"{self.admission.num_waiting} requests are waiting on {self.identity}")
         self.admission.check(request)
-        now = self._clock()
-        sequence = DecodeSequence(
-            sequence_id=request.request_id,
-            request=request,
-            router_id=router_id,
-            arrival=self._num_arrived + 1,
-            expires_at=now + deadline_s,
-            record=PhaseRecord(Phase.WAITING, now),
-            tokens=list(request.prompt_token_ids),
-            choices={choice: request.sampling_of(choice) for choice in range(request.num_choices)},
-            reservation=reservation,
-            scores=[] if reservation is None and request.num_prompt_logprobs is not None else None,
-            names=names,
-            arrival_s=now,
-            num_predicted_output=self.expected_output.predict(request),
-        )
+        sequence = arrival.sequence(self._num_arrived + 1, self._clock(), self.expected_output.predict(request))
         sequence.num_cached_at_start = self.reuse.num_found_tokens(sequence)
         self.roster.place(sequence)
         self._num_arrived += request.num_choices

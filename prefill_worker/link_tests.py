@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
+from prefill_worker.sequence import fail_with
 from protocol.ticket import Ticket
+from transfer.commands import CommandQueue
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShipmentEnded
 
@@ -19,18 +22,25 @@ def key_of(ticket: Ticket) -> TicketKey:
 class LinkTests:
     """Those under way. No block is read: one that was never written may hold what a lossy rule refuses to send."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(
+        self, sender: Sender, inbox: CommandQueue, check: Callable[[Ticket], None], clock: Callable[[], float]
+    ) -> None:
+        """`check` raises what is wrong with a ticket; like all but `ask`, it belongs to the thread that runs the inbox."""
         self._sender = sender
+        self._inbox = inbox
+        self._check = check
+        self._clock = clock
         self._running: dict[TicketKey, Future[None]] = {}
 
     def __contains__(self, ticket: Ticket) -> bool:
         return key_of(ticket) in self._running
 
-    def start(self, ticket: Ticket, done: Future[None], now: float) -> None:
-        """Ships under a checked ticket; `done` is told when the last chunk has been taken, or why it was not."""
-        self._running[key_of(ticket)] = done
-        self._sender.open(ticket, now)
-        self._sender.computed(ticket, ticket.num_tokens, block_ids=())
+    def ask(self, ticket: Ticket) -> Future[None]:
+        """Ships under a ticket, as soon as the inbox is run; done when the last chunk has been taken, or with what is wrong."""
+        done: Future[None] = Future()
+        started = self._inbox.submit(lambda: self._start(ticket, done))
+        started.add_done_callback(lambda future: fail_with(done, future))
+        return done
 
     def settle(self, ended: ShipmentEnded) -> bool:
         """Tells whoever waits for a test that has ended; false when the shipment is no test's."""
@@ -43,3 +53,9 @@ class LinkTests:
             else:
                 done.set_exception(ended.error)
         return True
+
+    def _start(self, ticket: Ticket, done: Future[None]) -> None:
+        self._check(ticket)
+        self._running[key_of(ticket)] = done
+        self._sender.open(ticket, self._clock())
+        self._sender.computed(ticket, ticket.num_tokens, block_ids=())

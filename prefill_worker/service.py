@@ -96,12 +96,22 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
             acknowledged_bytes=hidden.num_acknowledged,
             links=links,
             prefix_cache=prefix_status(worker.prefixes),
+            is_draining=worker.draining.is_draining,
+            is_drained=worker.draining.is_drained,
         )
 
     async def Forget(self, request: pb.ForgetRequest, context: Context) -> pb.ForgetReply:
         """Ends all transfers to a decode worker that is gone."""
         await asyncio.wrap_future(self._worker.sender.forget(worker_id_from_wire(request.worker)))
         return pb.ForgetReply()
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+        """Takes nothing new from now on."""
+        try:
+            self._worker.drain(request.timeout_s, request.restart)
+        except KvferryError as error:
+            await refuse(context, error)
+        return pb.DrainReply()
 
     async def Orders(
         self, request_iterator: AsyncIterator[pb.OrderBatch], context: Context
@@ -178,6 +188,7 @@ class PrefillService(rpc.WorkerServicer, rpc.PrefillWorkerServicer):
 
     async def _connect(self, decode_target: str) -> pb.ConnectReply:
         worker, sender = self._worker, self._worker.sender
+        worker.draining.check()
         async with open_channel(decode_target, self._token) as channel:
             request = pb.AcceptRequest(
                 address=address_to_wire(sender.address()), layout=layout_to_wire(worker.engine.layout)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 
 from engine.batch import SampledToken, StepBatch, StepResult
 from engine.block_pool import BlockPool
@@ -21,9 +20,11 @@ from prefill_worker.checks import check_request, check_ticket
 from prefill_worker.config import PrefillConfig
 from prefill_worker.link_tests import LinkTests, TicketKey, key_of
 from prefill_worker.offers import Offers
+from prefill_worker.pacing import Pacing
 from prefill_worker.prompt_blocks import PromptBlocks, prefixes_of
 from prefill_worker.sequence import PrefillAnswer, PrefillSequence, Submission, fail_with, refused
 from prefill_worker.step_cuts import StepCuts
+from protocol.drain import Drain
 from protocol.errors import BadRequest, Cancelled, DeadlineExceeded, KvferryError, Overloaded, StaleTicket
 from protocol.ids import WorkerId
 from protocol.pace import Pace, TransferPlan
@@ -61,6 +62,7 @@ class PrefillWorker:
         self.num_transfers = 0
         self.failed_transfers = FailedTransfers()
         self.num_transfer_bytes = 0
+        self.draining = Drain(identity)
         self._clock = clock
         self._inbox = CommandQueue()
         self._limits = StepLimits(config.max_step_tokens, config.max_sequences)
@@ -71,7 +73,8 @@ class PrefillWorker:
         self._offers = Offers(sender, config.push)
         self._running: dict[str, PrefillSequence] = {}
         self._shipping: dict[TicketKey, PrefillSequence] = {}
-        self._link_tests = LinkTests(sender)
+        self._link_tests = LinkTests(sender, self._inbox, self._check_ticket, clock)
+        self._pacing = Pacing(sender, self._inbox, self._known)
         sender.on_ended = self.bell.set
 
     @property
@@ -87,14 +90,13 @@ class PrefillWorker:
     @property
     def num_running(self) -> int:
         """Prompts being computed or shipped."""
-        shipping = [*self._shipping.values()]  # a copy: other threads ask
-        return len(self._running) + sum(one.record.phase is Phase.SHIPPING for one in shipping)
+        # A copy: other threads ask.
+        return len(self._running) + sum(one.record.phase is Phase.SHIPPING for one in [*self._shipping.values()])
 
     @property
     def num_waiting_tokens(self) -> int:
         """Prompt tokens that are still to be computed, waiting or running, less those that the prefix cache would give."""
-        prompts = [*self._admission.waiting.values(), *self._running.values()]
-        return sum(one.work.num_uncached for one in prompts)
+        return sum(one.work.num_uncached for one in (*self._admission.waiting.values(), *self._running.values()))
 
     def submit(
         self,
@@ -122,9 +124,7 @@ class PrefillWorker:
         A sender that ships it hears at once, in the midst of a step; through the queue it is said again, behind a `submit`
         that is still waiting there.
         """
-        now = self._clock()
-        self.sender.set_pace(request_id, pace, now)
-        self._inbox.post(lambda: self._set_pace(request_id, pace, now))
+        self._pacing.set(request_id, pace, self._clock())
 
     def cancel(self, request_id: str, choice: int | None = None) -> Future[bool]:
         """Ends a request, or one of its choices, wherever it stands; true if it was known. With its last choice a request
@@ -132,12 +132,15 @@ class PrefillWorker:
         """
         return self._inbox.submit(lambda: self._cancel(request_id, choice))
 
+    def drain(self, timeout_s: float, restart: bool) -> None:
+        """Refuses what is new as `Draining`; what is here goes on, for `timeout_s` at most. Raises `BadRequest`."""
+        self.draining.begin(self._clock(), timeout_s, restart)
+        self.bell.set()
+
     def test_link(self, ticket: Ticket) -> Future[None]:
-        """Ships zeros under a link test's ticket; done when the last chunk has been taken."""
-        done: Future[None] = Future()
-        started = self._inbox.submit(lambda: self._start_link_test(ticket, done))
-        started.add_done_callback(lambda future: fail_with(done, future))
-        return done
+        """Ships zeros under a link test's ticket; done when the last chunk has been taken. Raises `Draining`."""
+        self.draining.check()
+        return self._link_tests.ask(ticket)
 
     def tick(self, now: float) -> bool:
         """One turn of the main loop; false when there was nothing to compute."""
@@ -149,6 +152,7 @@ class PrefillWorker:
             self.settle(batch, self.step(batch), now)
         if self.news is not None:
             self.news.publish()
+        self.draining.look(is_idle=not self._known())
         return batch is not None or num_commands > 0
 
     def admit(self, now: float) -> None:
@@ -157,6 +161,10 @@ class PrefillWorker:
             one for one in (*self._admission.waiting.values(), *self._running.values()) if now > one.expires_at
         ]:
             self._end(sequence, DeadlineExceeded("the prompt was not computed before its deadline"), Phase.FAILED)
+        if (overdue := self.draining.overdue(now)) is not None:
+            for sequence in self._known():
+                if not sequence.record.is_terminal:  # one that is read and shipped is known twice
+                    self._end(sequence, overdue, Phase.FAILED)
         for sequence in self._admission.admit(self._queue(now), self.config.max_sequences - len(self._running)):
             self._running[sequence.request.request_id] = sequence
             sequence.move(now, Phase.PREFILLING)
@@ -218,7 +226,7 @@ class PrefillWorker:
 
     def check_idle(self) -> None:
         """Raises `RuntimeError` unless nothing is held: for tests, once all requests have ended."""
-        if self.num_waiting or self._running or self._shipping:
+        if self._known():
             raise RuntimeError(f"not idle: {self.num_waiting}, {len(self._running)}, {len(self._shipping)}")
         self._blocks.check_integrity()
         self.sender.slots.check_integrity()
@@ -238,17 +246,8 @@ class PrefillWorker:
             self._shipping[key_of(ticket)] = sequence
             self.sender.open(ticket, now, prompt.plan, prompt.on_progress)
 
-    def _set_pace(self, request_id: str, pace: Pace, ordered_at: float) -> None:
-        for one in self._known():
-            if one.plan is not None and one.request.request_id == request_id:
-                one.plan = replace(one.plan, pace=pace)
-        self.sender.set_pace(request_id, pace, ordered_at)
-
-    def _start_link_test(self, ticket: Ticket, done: Future[None]) -> None:
-        self._check_ticket(ticket)
-        self._link_tests.start(ticket, done, self._clock())
-
     def _check(self, request: GenerateRequest, ticket: Ticket | None) -> None:
+        self.draining.check()
         if self.num_waiting >= self.config.max_waiting:
             raise Overloaded(f"{self.num_waiting} prompts are waiting on {self.identity}")
         if any(one.request.request_id == request.request_id and not one.record.is_terminal for one in self._known()):

@@ -89,7 +89,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes", "prefix_cache", "num_swaps", "output_length_error_octaves", "output_length_covered_ratio", "is_draining", "transfer_failures_by_cause")
+    __slots__ = ("worker", "num_waiting", "num_running", "num_waiting_tokens", "num_blocks", "num_free_blocks", "num_slots", "num_free_slots", "num_steps", "num_transfers", "num_transfer_failures", "transfer_bytes", "num_preemptions", "num_local_prefill_tokens", "num_remote_prefill_tokens", "links", "num_quarantined_slots", "landed_wire_bytes", "landed_half_bytes", "transfer_bytes_by_tier", "hidden_bytes", "acknowledged_bytes", "prefix_cache", "num_swaps", "output_length_error_octaves", "output_length_covered_ratio", "is_draining", "is_drained", "transfer_failures_by_cause")
     class TransferBytesByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,7 @@ class WorkerStatus(_message.Message):
     OUTPUT_LENGTH_ERROR_OCTAVES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_LENGTH_COVERED_RATIO_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINED_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FAILURES_BY_CAUSE_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerId
     num_waiting: int
@@ -159,8 +160,9 @@ class WorkerStatus(_message.Message):
     output_length_error_octaves: float
     output_length_covered_ratio: float
     is_draining: bool
+    is_drained: bool
     transfer_failures_by_cause: _containers.ScalarMap[str, int]
-    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ..., prefix_cache: _Optional[_Union[PrefixCacheStatus, _Mapping]] = ..., num_swaps: _Optional[int] = ..., output_length_error_octaves: _Optional[float] = ..., output_length_covered_ratio: _Optional[float] = ..., is_draining: _Optional[bool] = ..., transfer_failures_by_cause: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[_Union[WorkerId, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., num_free_slots: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_transfers: _Optional[int] = ..., num_transfer_failures: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_local_prefill_tokens: _Optional[int] = ..., num_remote_prefill_tokens: _Optional[int] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., num_quarantined_slots: _Optional[int] = ..., landed_wire_bytes: _Optional[int] = ..., landed_half_bytes: _Optional[int] = ..., transfer_bytes_by_tier: _Optional[_Mapping[str, int]] = ..., hidden_bytes: _Optional[int] = ..., acknowledged_bytes: _Optional[int] = ..., prefix_cache: _Optional[_Union[PrefixCacheStatus, _Mapping]] = ..., num_swaps: _Optional[int] = ..., output_length_error_octaves: _Optional[float] = ..., output_length_covered_ratio: _Optional[float] = ..., is_draining: _Optional[bool] = ..., is_drained: _Optional[bool] = ..., transfer_failures_by_cause: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PrefixCacheStatus(_message.Message):
     __slots__ = ("num_blocks", "num_queries", "num_query_tokens", "num_hit_tokens", "num_stored_blocks", "num_evicted_blocks")

@@ -134,6 +134,12 @@ class WorkerClient(Protocol):
         """Ends all transfers with a worker that is gone."""
         ...
 
+    async def drain(self, timeout_s: float, restart: bool) -> None:
+        """Makes it take nothing new, and end what it has within `timeout_s`; returns at once. With `restart` whoever supervises
+        its process starts a new one in its place.
+        """
+        ...
+
     async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
         """Has `on_news` called with all that is in the worker's prefix cache, and from then on with its events, in place of
         whom it was called with before. After None it has to be called again.

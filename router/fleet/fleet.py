@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol import kvferry_worker_pb2 as pb
+from protocol.description import WorkerDescription
 from protocol.errors import KvferryError, NotReady, WorkerUnavailable
 from protocol.request import GenerateRequest
 from router.fleet.cached_prefixes import CachedPrefixes
 from router.fleet.cached_tokens import NOTHING_CACHED, CachedTokens
 from router.fleet.clients import DecodeClient, PrefillClient
+from router.fleet.departures import Departures
 from router.fleet.failures import FailureCause, FailureCounts
 from router.fleet.grpc_clients import GrpcDecodeClient, GrpcPrefillClient
+from router.fleet.links import Links
 from router.fleet.member import MAX_MISSED_PINGS, Member
 from router.fleet.network_view import sight_of
 from router.fleet.pairing import POLICIES
@@ -33,10 +36,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerTarget:
-    """Where a worker's request plane listens, and what it is."""
+    """Where a worker's request plane listens, and what it is. `name` may be left out where no other life of it will join;
+    `num_restarts` is how often it was started again, `has_seen_end` that none of its former lives is left.
+    """
 
     role: str
     target: str
+    name: str = ""
+    num_restarts: int = 0
+    has_seen_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLife:
+    """The process of this router, and how often it was started again before."""
+
+    process_id: int = 0
+    num_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +80,19 @@ class Fleet:
         self.router_id = secrets.token_hex(8)
         self.prefills: dict[str, Member[PrefillClient]] = {}
         self.decodes: dict[str, Member[DecodeClient]] = {}
+        self.links = Links(self.prefills, self.decodes)
+        self.failures = FailureCounts()
+        self.proof = ProofRecord()
+        self.departures = Departures(self.prefills, self.decodes, self.failures)
+        self.num_restarts: dict[str, int] = {}
+        self.router_life = RouterLife()
         self._connector = connector or Connector()
         self._num_choices = 0
         self._has_started = False
         self._pinger: asyncio.Task[None] | None = None
-        self._linker: asyncio.Task[None] | None = None
         self._ping_every_s = self.rules.worker_timeout_s / MAX_MISSED_PINGS
-        self.failures = FailureCounts()
-        self.proof = ProofRecord()
+        self._asker: asyncio.Task[None] | None = None
+        self._silent: dict[str, WorkerTarget] = {}
 
     @property
     def members(self) -> list[Member[Any]]:
@@ -88,31 +109,73 @@ class Fleet:
         member = self.prefills.get(worker) or self.decodes.get(worker)
         return str(member.description.worker) if member is not None else worker
 
-    async def join(self, targets: Sequence[WorkerTarget]) -> None:
-        """Adds workers and links them with those that are here. Raises `WorkerUnavailable` for a silent one."""
-        for target in targets:
-            if target.role == "prefill":
-                prefill = self._connector.prefill(target.target, self.router_id)
-                prefill_member = Member(prefill, await prefill.describe())
-                self.prefills[prefill_member.name] = prefill_member
-            else:
-                decode = self._connector.decode(target.target, self.router_id)
-                decode_member = Member(decode, await decode.describe())
-                self.decodes[decode_member.name] = decode_member
+    async def join(self, targets: Sequence[WorkerTarget], *, waits_for_links: bool = True) -> None:
+        """Adds workers; another life of a known one takes the place of the former, whose requests move on. Raises
+        `WorkerUnavailable` for a silent one, which is asked again in each round.
+
+        Links are made before it returns, or meanwhile: then a worker that hangs keeps no other from being used.
+        """
+        silence = await self._admit(targets)
         if self.reservations is not None and not self._has_started:
             self._has_started = True
             await self.reservations.start(self.transfers.on_pace)
-        await self.link_all()
+        if waits_for_links:
+            await self.link_all()
         if self._pinger is None:
             self._pinger = asyncio.create_task(self._ping_forever())
+        await self._tend()
+        if silence is not None:
+            raise silence
+
+    async def _admit(self, targets: Sequence[WorkerTarget]) -> KvferryError | None:
+        """Takes in those that answer, in their order; why another did not."""
+        clients = [self._client_of(one) for one in targets]
+        answers = await asyncio.gather(*(one.describe() for one in clients), return_exceptions=True)
+        silence: KvferryError | None = None
+        for target, client, answer in zip(targets, clients, answers, strict=True):
+            is_outdated = self.num_restarts.get(target.name, -1) > target.num_restarts
+            if isinstance(answer, WorkerDescription) and not is_outdated:
+                self._silent.pop(target.name or target.target, None)
+                await self._place(target, client, answer)
+                continue
+            await client.close()
+            if isinstance(answer, BaseException) and not isinstance(answer, KvferryError):
+                raise answer
+            if isinstance(answer, KvferryError) and not is_outdated:
+                self._silent[target.name or target.target] = target
+                silence = answer
+        return silence
+
+    def _client_of(self, target: WorkerTarget) -> PrefillClient | DecodeClient:
+        connect = self._connector.prefill if target.role == "prefill" else self._connector.decode
+        return connect(target.target, self.router_id)
+
+    async def _place(self, target: WorkerTarget, client: Any, description: WorkerDescription) -> None:
+        """Puts a worker into its table, and its former life out of it."""
+        name = description.worker.name
+        self.num_restarts[name] = target.num_restarts
+        table: dict[str, Member[Any]] = self.prefills if target.role == "prefill" else self.decodes
+        former = table.get(name)
+        if former is not None and former.description.worker == description.worker:
+            await client.close()
+            return
+        table[name] = Member(client, description)
+        if former is None:
+            return
+        self.links.forget(name)
+        self.departures.replaced(former, has_ended=target.has_seen_end)
+        former.client.give_up()
+        await former.client.close()
+        log.info("%s takes the place of %s", description.worker, former.description.worker)
 
     async def pause(self) -> None:
         """Stops looking after the workers, until the next `join`."""
-        tasks = [task for task in (self._pinger, self._linker) if task is not None]
+        tasks = [task for task in (self._pinger, self._asker) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._pinger = self._linker = None
+        self._pinger = self._asker = None
+        await self.links.close()
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -124,9 +187,8 @@ class Fleet:
             await member.client.close()
 
     async def link_all(self) -> None:
-        """Shakes hands between all pairs that have not yet. A pair that refuses is not used; the reason is kept."""
-        for prefill, decode in self._unlinked():
-            await self._link(prefill, decode)
+        """Shakes hands between all pairs that have not yet, as `Links.make_all` does."""
+        await self.links.make_all()
         self._show_network()
 
     def cached_tokens(self, request: GenerateRequest) -> CachedTokens:
@@ -153,23 +215,6 @@ class Fleet:
         is_proven = since_s <= self.rules.readiness_window_s
         return readiness_of(self.prefills, self.decodes, "" if is_proven else self.proof.why_none(since_s))
 
-    async def _link(self, prefill: Member[PrefillClient], decode: Member[DecodeClient]) -> None:
-        lives = prefill.description.worker, decode.description.worker
-        try:
-            reply = await prefill.client.connect(decode.client.target)
-        except KvferryError as error:
-            prefill.link_refusals[decode.name] = f"{prefill.name} and {decode.name}: {error.message}"
-            if not error.retryable:
-                prefill.refused_for_good.add(decode.name)
-            log.warning("%s cannot ship to %s: %s", prefill.name, decode.name, error.message)
-            return
-        if lives != (prefill.description.worker, decode.description.worker):
-            return  # one of them was restarted meanwhile; the next round links its new life
-        prefill.link_refusals.pop(decode.name, None)
-        prefill.links[decode.name] = reply
-        rate = reply.bytes_per_second / 1e9
-        log.info("link %s -> %s: %s, %.2f GB/s", prefill.name, decode.name, reply.transport, rate)
-
     async def look(self) -> None:
         """Asks all workers for their status, at once; one that does not answer keeps its last, and is not held to have missed
         a ping.
@@ -179,12 +224,21 @@ class Fleet:
     async def look_after(self) -> None:
         """One round: pings all workers, ends the transfers with those that are gone, and starts to make missing links."""
         await asyncio.gather(*(self._ping(one, is_round=True) for one in self.members))
-        await asyncio.gather(*(self._bury(one) for one in self.members if not one.is_healthy))
-        if self._unlinked() and (self._linker is None or self._linker.done()):
-            # On its own: a handshake with a worker that hangs must not keep the others from being looked after.
-            self._linker = asyncio.create_task(self.link_all())
+        if self._silent and (self._asker is None or self._asker.done()):
+            # On its own: a worker that hangs must not keep the others from being looked after.
+            self._asker = asyncio.create_task(self._ask_silent())
+        await self._tend()
+
+    async def _tend(self) -> None:
+        """What follows from who is here now."""
+        await self.departures.look_after()
+        self.links.start_missing()
         self.prefixes.look_after([*self.prefills.values()], [*self.decodes.values()])
         self._show_network()
+
+    async def _ask_silent(self) -> None:
+        """Takes in workers that were silent when they were to join."""
+        await self._admit([*self._silent.values()])
 
     def _show_network(self) -> None:
         if self.reservations is not None:
@@ -196,17 +250,6 @@ class Fleet:
             next_at = loop.time() + self._ping_every_s
             await self.look_after()
             await asyncio.sleep(next_at - loop.time())
-
-    def _unlinked(self) -> list[tuple[Member[PrefillClient], Member[DecodeClient]]]:
-        return [
-            (prefill, decode)
-            for prefill in self.prefills.values()
-            for decode in self.decodes.values()
-            if prefill.is_healthy
-            and decode.is_healthy
-            and decode.name not in prefill.links
-            and decode.name not in prefill.refused_for_good
-        ]
 
     async def _ping(self, member: Member[Any], *, is_round: bool) -> None:
         """One that is not answered is missed if it is of a round: whoever asks between them makes nobody gone sooner."""
@@ -236,36 +279,11 @@ class Fleet:
         except TimeoutError:
             raise WorkerUnavailable(f"{member.name} did not answer within {self._ping_every_s:g} s") from None
 
-    async def _bury(self, member: Member[Any]) -> None:
-        """Tells the other side that an incarnation is gone: what it held there is free. A worker that is only silent may
-        be stopped and write again, so that what it holds stays in quarantine.
-        """
-        others = self.decodes if member.name in self.prefills else self.prefills
-        mourners = [one for one in others.values() if one.is_healthy and one.name not in member.forgotten_by]
-        is_all_done = member.is_known_gone and not mourners
-        if is_all_done or not await member.client.is_gone():
-            return
-        if not member.is_known_gone:
-            member.is_known_gone = True
-            self.failures.count_worker(FailureCause.WORKER_GONE, member.name, f"{member.description.worker} has ended")
-        member.links.clear()
-        for other in mourners:
-            other.links.pop(member.name, None)
-            try:
-                await other.client.forget(member.description.worker)
-                member.forgotten_by.add(other.name)
-            except KvferryError as error:
-                log.warning("%s was not told that %s is gone: %s", other.name, member.name, error.message)
-
     async def _welcome_back(self, member: Member[Any]) -> None:
         """A restarted worker at the same address: its links are made anew."""
         member.description = await member.client.describe()
         member.prefill_time = PrefillTimeModel.stated()  # it may run on something else now
         member.uncancelled.clear()
         member.breaker.reset()
-        for prefill in [member, *self.prefills.values()]:
-            names = list(self.decodes) if prefill is member else [member.name]
-            for name in names:
-                prefill.links.pop(name, None)
-                prefill.refused_for_good.discard(name)
+        self.links.forget(member.name)
         log.info("%s is back as %s", member.name, member.description.worker)

@@ -35,7 +35,7 @@ from protocol.wire import (
 )
 from router.fleet.clients import KvLost, PrefillOutcome, PrefixNews, PromptRead, TokenInbox
 from router.fleet.generation_messages import GenerationMessages
-from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream
+from router.fleet.order_stream import SWEEP_EVERY_S, OrderStream, is_being_cancelled, taken_out
 from router.generation import KvLanded
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class GrpcWorkerClient:
         self, target: str, router_id: str, token: str = "", messages: GenerationMessages | None = None
     ) -> None:
         self.target = target
+        self._is_closed = False
         self._messages = messages or GenerationMessages()
         self._channel = open_channel(target, token)
         self._worker_stub = rpc.WorkerStub(self._channel)
@@ -64,18 +65,11 @@ class GrpcWorkerClient:
 
     async def describe(self) -> WorkerDescription:
         """Who answers at this target."""
-        try:
-            reply = await self._worker_stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._silence(error) from error
-        return description_from_wire(reply)
+        return description_from_wire(await self._call(self._worker_stub.Describe, pb.DescribeRequest()))
 
     async def status(self) -> pb.WorkerStatus:
         """Queue, blocks, slots and transfers."""
-        try:
-            reply: pb.WorkerStatus = await self._worker_stub.Status(pb.StatusRequest(), timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._silence(error) from error
+        reply: pb.WorkerStatus = await self._call(self._worker_stub.Status, pb.StatusRequest())
         return reply
 
     async def cancel(self, request_id: str, choice: int | None = None) -> None:
@@ -84,8 +78,12 @@ class GrpcWorkerClient:
 
     async def forget(self, worker: WorkerId) -> None:
         """Ends all transfers with a worker that is gone."""
+        await self._call(self._worker_stub.Forget, pb.ForgetRequest(worker=worker_id_to_wire(worker)))
+
+    async def drain(self, timeout_s: float, restart: bool) -> None:
+        """Makes it take nothing new, and end what it has within `timeout_s`."""
         try:
-            await self._worker_stub.Forget(pb.ForgetRequest(worker=worker_id_to_wire(worker)), timeout=CALL_TIMEOUT_S)
+            await self._worker_stub.Drain(pb.DrainRequest(timeout_s=timeout_s, restart=restart), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             raise self._silence(error) from error
 
@@ -114,9 +112,25 @@ class GrpcWorkerClient:
         self._on_end(error)
 
     async def close(self) -> None:
-        """Ends the connection, and the router's requests there."""
+        """Ends the connection, and the router's requests there. Whatever is asked now or later fails with
+        `WorkerUnavailable`.
+        """
+        self._is_closed = True
         await self._orders.close()
         await self._channel.close(grace=None)
+
+    async def _call(self, method: Callable[..., Any], message: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """The reply to a call that a worker answers without waiting: no answer in time is no worker."""
+        if self._is_closed:
+            raise taken_out(self.target)
+        try:
+            return await method(message, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self._silence(error) from error
+        except asyncio.CancelledError:
+            if self._is_closed and not is_being_cancelled():
+                raise taken_out(self.target) from None
+            raise
 
     async def _ask_at_once(self, deadline_s: float, **what: Any) -> None:
         """An order that the worker answers without waiting: no answer in time is no worker. `deadline_s` is the request's."""
@@ -170,12 +184,8 @@ class GrpcPrefillClient(GrpcWorkerClient):
 
     async def connect(self, decode_target: str) -> pb.ConnectReply:
         """Makes it shake hands with a decode worker and test the link."""
-        try:
-            reply: pb.ConnectReply = await self._stub.Connect(
-                pb.ConnectRequest(decode_target=decode_target), timeout=CONNECT_TIMEOUT_S
-            )
-        except grpc.RpcError as error:
-            raise self._silence(error) from error
+        message = pb.ConnectRequest(decode_target=decode_target)
+        reply: pb.ConnectReply = await self._call(self._stub.Connect, message, CONNECT_TIMEOUT_S)
         return reply
 
     async def prefill(

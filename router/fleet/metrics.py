@@ -73,6 +73,7 @@ class _FleetCollector(Collector):
             for member in members:
                 counter.add_metric(_labels(member), getattr(member.status, field))
             yield counter
+        yield self._restarts(members)
         yield from self._prefix_caches(members)
         yield from self._output_lengths(members)
         yield self._failed_transfers(members)
@@ -104,6 +105,18 @@ class _FleetCollector(Collector):
         yield CounterMetricFamily(
             "kvferry_request_moves", "Times that requests went on elsewhere after a failure", value=failures.num_moves
         )
+
+    def _restarts(self, members: list[Member[Any]]) -> Metric:
+        """The router counts itself too."""
+        family = CounterMetricFamily(
+            "kvferry_worker_restarts",
+            "Processes started again after they died, failed or hung",
+            labels=("worker", "role"),
+        )
+        for member in members:
+            family.add_metric(_labels(member), self._fleet.num_restarts.get(member.name, 0))
+        family.add_metric(("router", "router"), self._fleet.router_life.num_restarts)
+        return family
 
     def _prefix_caches(self, members: list[Member[Any]]) -> Iterator[Metric]:
         """Of workers that keep prefixes; how much of that the router knows of is its own."""

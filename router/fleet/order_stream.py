@@ -58,6 +58,7 @@ class OrderStream:
         self._opening = asyncio.Lock()
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._is_open = False
+        self._is_closed = False
         self._last_number = 0
         self._waiting: dict[int, _Waiting] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -117,16 +118,19 @@ class OrderStream:
 
     async def close(self) -> None:
         """Ends the stream, and with it the router's requests on the worker."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._end(WorkerUnavailable(f"worker at {self._target} was taken out"))
+        self._end(taken_out(self._target))
 
     async def _open(self) -> None:
         async with self._opening:
             if self._is_open:
                 return
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._is_closed:
+                raise taken_out(self._target)
             call = self._open_call()
             try:
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
@@ -136,6 +140,10 @@ class OrderStream:
                 raise WorkerUnavailable(f"worker at {self._target} opened no stream in time") from None
             except grpc.RpcError as error:
                 raise from_rpc(error, f"worker at {self._target}") from error
+            except asyncio.CancelledError:
+                if self._is_closed and not is_being_cancelled():
+                    raise taken_out(self._target) from None
+                raise
             self._is_open = True
             self._tasks = (asyncio.create_task(self._write(call)), asyncio.create_task(self._read(call)))
 
@@ -193,3 +201,14 @@ class OrderStream:
         self._sweeper = None
         if self._waiting:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep)
+
+
+def taken_out(target: str) -> WorkerUnavailable:
+    """The error of a worker that the router has nothing to do with any more."""
+    return WorkerUnavailable(f"worker at {target} was taken out")
+
+
+def is_being_cancelled() -> bool:
+    """Whether the running task is being cancelled: a call says so too when somebody else has closed its channel."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The cluster as JSON at `/cluster`: what `kvferry status` prints."""
+"""The cluster as JSON at `/cluster`: what `kvferry status` prints; and the route below it that drains a worker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
 from router.fleet.clients import PrefillClient
+from router.fleet.draining import add_drain_route
 from router.fleet.fleet import Fleet
 from router.fleet.member import Member
 from router.fleet.network_view import link_rate
@@ -17,23 +18,26 @@ from router.fleet.planned_transfers import PlannedTransfers
 
 
 def add_cluster_route(app: FastAPI, fleet: Fleet) -> None:
-    """Adds `GET /cluster` to the application."""
+    """Adds `GET /cluster`, and the route that drains a worker, to the application."""
 
     @app.get("/cluster")
     async def cluster() -> Response:
         await fleet.look()
         return JSONResponse(cluster_view(fleet))
 
+    add_drain_route(app, fleet, _worker)
+
 
 def cluster_view(fleet: Fleet) -> dict[str, Any]:
-    """Workers with their place, load and health, the links between them, and how the network is reserved and used: null where
-    no transfers are planned.
+    """The router's process, workers with their place, load and health, the links between them, and how the network is reserved
+    and used: null where no transfers are planned.
     """
     readiness = fleet.readiness()
     return {
         "is_ready": readiness.is_ready,
         "reason": readiness.reason,
-        "workers": [_worker(member) for member in fleet.members],
+        "router": asdict(fleet.router_life),
+        "workers": [{**_worker(one), "num_restarts": fleet.num_restarts.get(one.name, 0)} for one in fleet.members],
         "links": [_link(fleet, prefill, decode) for prefill in fleet.prefills.values() for decode in prefill.links],
         "reservations": _reservations(fleet.transfers),
         "recent_transfers": [asdict(ended) for ended in fleet.transfers.recent],

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from protocol.errors import BadRequest, Overloaded
+from protocol.errors import BadRequest, NotReady, Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Admission:
     def __init__(self, max_concurrent: int, max_queue: int) -> None:
         self._max_concurrent = max_concurrent
         self._max_queue = max_queue
+        self.is_closed = False
         self._running = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -62,7 +63,11 @@ class Admission:
         return AdmissionLoad(self._running, len(self._waiting))
 
     def enter(self, num_places: int = 1) -> list[Place]:
-        """All places or none. Raises `Overloaded` when they do not fit now, `BadRequest` when they never could."""
+        """All places or none. Raises `Overloaded` when they do not fit now, `BadRequest` when they never could, `NotReady` once
+        this is closed.
+        """
+        if self.is_closed:
+            raise NotReady("this server is about to stop and takes no new requests: try again later")
         capacity = self._max_concurrent + self._max_queue
         if num_places > capacity:
             raise BadRequest(
@@ -77,6 +82,10 @@ class Admission:
         self._waiting.extend(turns)
         self._call_next()
         return [Place(self, turn) for turn in turns]
+
+    def close(self) -> None:
+        """Gives no place from now on. Those that are taken stay, waiting or running."""
+        self.is_closed = True
 
     def _leave(self, turn: asyncio.Future[None]) -> None:
         if turn.done():

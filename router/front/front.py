@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -14,8 +14,11 @@ from router.front.admission import Admission
 from router.front.grammar_trials import GrammarTrials
 from router.front.metrics import FrontMetrics
 from router.front.planners import Planners
-from router.generation import Generator
+from router.generation import Generator, Readiness
 from router.tokenization.tokenizer import Tokenizer
+
+DRAINING = "draining: this server is about to stop"
+"""Why a server is not ready that ends what it has and takes nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,11 @@ class Front:
     def vocab_size(self) -> int:
         """Token ids are below this."""
         return self.config.vocab_size or self.tokenizer.vocab_size
+
+    def readiness(self) -> Readiness:
+        """Whether new requests can be served now, and why not."""
+        state = self.generator.readiness()
+        return replace(state, is_ready=False, reason=DRAINING) if self.admission.is_closed else state
 
     def check_model(self, asked: str | None) -> None:
         """Raises `ModelNotFound` unless `asked` is the served model. A body without `model` means the served one."""

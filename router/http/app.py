@@ -106,7 +106,7 @@ def _add_operator_routes(app: FastAPI, front: Front) -> None:
 
     @app.get("/readiness")
     async def readiness() -> Response:
-        state = front.generator.readiness()
+        state = front.readiness()
         content = {
             "status": "ready" if state.is_ready else "not_ready",
             "reason": state.reason,

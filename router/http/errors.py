@@ -44,6 +44,18 @@ class RouteNotFound(BadRequest):
     code = "not_found"
 
 
+class WorkerNotFound(BadRequest):
+    """No such worker."""
+
+    code = "worker_not_found"
+
+
+class Forbidden(BadRequest):
+    """The caller may not do this from where it is, whatever key it has."""
+
+    code = "forbidden"
+
+
 class MethodNotAllowed(BadRequest):
     """The path exists, but not for this method."""
 
@@ -54,6 +66,8 @@ _STATUS: dict[type[KvferryError], int] = {
     BodyTooLarge: 413,
     BodyTimeout: 408,
     RouteNotFound: 404,
+    WorkerNotFound: 404,
+    Forbidden: 403,
     MethodNotAllowed: 405,
     ModelNotFound: 404,
     BadRequest: 400,

@@ -89,7 +89,7 @@ class ClusterWorker(Shape):
     `prefix_cache` the counters of that, null where none is kept.
     `output_length_error_octaves` is how far off its predictions of answers' lengths were, `output_length_covered_ratio` the
     share of answers that were no longer; `prefill_prediction_error_ratio` is how far off the predicted times of its prompts
-    were.
+    were. `num_restarts` is how often it was started again.
     """
 
     name: str
@@ -113,6 +113,14 @@ class ClusterWorker(Shape):
     output_length_error_octaves: float
     output_length_covered_ratio: float
     prefill_prediction_error_ratio: float | None
+    num_restarts: Count
+
+
+class ClusterRouter(Shape):
+    """The router that answers: its process, and how often the router was started again before."""
+
+    process_id: Count
+    num_restarts: Count
 
 
 class ClusterLink(Shape):
@@ -192,10 +200,13 @@ class ClusterTransfer(Shape):
 
 
 class ClusterAnswer(Shape):
-    """The workers, the links between them, how the network is reserved (null where nobody plans it), and the last transfers."""
+    """The router, the workers, the links between them, how the network is reserved (null where nobody plans it), and the last
+    transfers.
+    """
 
     is_ready: bool
     reason: str
+    router: ClusterRouter
     workers: list[ClusterWorker]
     links: list[ClusterLink]
     reservations: ClusterReservations | None

@@ -84,7 +84,7 @@ class PublicRpcServer:
             options=(("grpc.max_receive_message_length", config.max_body_bytes), *CONNECTION_OPTIONS),
             maximum_concurrent_rpcs=config.max_concurrent + config.max_queue + MAX_WATCHERS + SPARE_CALLS,
         )
-        self._health = LiveHealth(lambda: front.generator.readiness().is_ready, (SERVICE,), config.retry_after_s)
+        self._health = LiveHealth(lambda: front.readiness().is_ready, (SERVICE,), config.retry_after_s)
         self._inference = InferenceService(front)
         self._inference.add_to(server)
         add_HealthServicer_to_server(self._health, server)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.http_client import Access, get_json, stream_chat
+from cluster.http_client import Access, get_json, post_json, stream_chat
 from protocol.errors import ConfigError, NotReady, Unauthenticated
 from tests.support.certificate import Certificate, why_not, write_certificate
 from tests.support.http_front import MODEL, FrontUnderTest, front_config
@@ -115,3 +115,15 @@ def _recording(redirects_to: str | None) -> Iterator[tuple[list[str | None], _Se
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_what_was_wrong_with_a_posted_body_is_told_in_the_server_s_words() -> None:
+    """As the user's mistake; a server that cannot, and a missing key, are told as for what is only read."""
+    with FrontUnderTest(config=front_config(api_keys=(KEY,))).served() as server:
+        assert post_json(f"{server.url}/tokenize", {"prompt": "hi"}, Access(KEY))["count"] == 2
+        with pytest.raises(ConfigError, match="unknown field 'prompts'"):
+            post_json(f"{server.url}/tokenize", {"prompts": "hi"}, Access(KEY))
+        with pytest.raises(Unauthenticated, match="KVFERRY_API_KEY"):
+            post_json(f"{server.url}/tokenize", {"prompt": "hi"})
+    with pytest.raises(NotReady):
+        post_json(f"{server.url}/tokenize", {"prompt": "hi"})

@@ -76,7 +76,13 @@ class _InProcess:
             worker=worker_id_to_wire(self.either.identity),
             prefix_cache=prefix_status(self.either.prefixes),
             transfer_failures_by_cause=self.failed_transfers.by_cause,
+            is_draining=self.either.draining.is_draining,
+            is_drained=self.either.draining.is_drained,
         )
+
+    async def drain(self, timeout_s: float, restart: bool) -> None:
+        self.check_alive()
+        self.either.drain(timeout_s, restart)
 
     async def follow_prefixes(self, on_news: Callable[[PrefixNews], None]) -> None:
         self.check_alive()

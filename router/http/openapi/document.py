@@ -84,7 +84,8 @@ def routes_of(app: FastAPI) -> list[tuple[str, str]]:
 
 
 def _operation(operation: Operation, config: RouterConfig, path: str) -> Schema:
-    responses = {"200": answer("Done.", dict(operation.answers))}
+    done = "Done." if operation.status == 200 else "Begun."
+    responses = {str(operation.status): answer(done, dict(operation.answers))}
     is_closed = bool(config.api_keys) and path not in OPEN_PATHS
     if operation.unready:
         responses["503"] = answer(operation.unready, dict(operation.answers))
@@ -114,7 +115,7 @@ def _parameters(operation: Operation, model: str) -> list[Schema]:
             "required": True,
             "description": text,
             "schema": {"type": "string", "minLength": 1},
-            "example": model,
+            "example": operation.path_example or model,
         }
         for name, text in operation.path_parameters.items()
     ]

@@ -10,10 +10,12 @@ from pydantic import BaseModel
 from router.front.chat_body import ChatBody
 from router.front.completion_body import CompletionBody
 from router.http.answer_schemas import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
+from router.http.draining import DrainBody
 from router.http.errors import JSON_MEDIA_TYPE
 from router.http.openapi.responses import Schema, event_schema, reference
 from router.http.operator_schemas import (
     ClusterAnswer,
+    ClusterWorker,
     DetokenizeAnswer,
     HealthAnswer,
     ModelCard,
@@ -32,10 +34,10 @@ GENERATION_ERRORS = (*BODY_ERRORS, 429, 503, 504)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route. `answers` are the schemas of its 200 by media type, `errors` the statuses with an error body.
+    """One route. `answers` are the schemas of its `status` by media type, `errors` the statuses with an error body.
 
-    `unready` is the answer with 503 where that is no error. `bodies` are described in components, as are all models of
-    `models`.
+    `unready` is the answer with 503 where that is no error, `path_example` a path parameter's, by default the served model.
+    `bodies` are described in components, as are all models of `models`.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Operation:
     path_parameters: Mapping[str, str] = field(default_factory=dict)
     is_generation: bool = False
     unready: str = ""
+    status: int = 200
+    path_example: str = ""
 
 
 def _read(name: str, summary: str, model: type[BaseModel], description: str = "") -> Operation:
@@ -95,6 +99,19 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/metrics"): Operation("getMetrics", "Metrics for Prometheus", {"text/plain": {"type": "string"}}),
     ("GET", "/cluster"): _read("getCluster", "The workers and their links", ClusterAnswer),
+    ("POST", "/cluster/workers/{name}/drain"): Operation(
+        "drainWorker",
+        "Have a worker take nothing new and end what it has",
+        {JSON_MEDIA_TYPE: reference(ClusterWorker)},
+        (ClusterWorker,),
+        DrainBody,
+        (*BODY_ERRORS, 403, 503),
+        "Answers at once, with the worker as it is then; `/cluster` tells how far it is. Only for callers on the router's own "
+        "machine, and neither for web pages nor through proxies.",
+        {"name": "The worker's name, as `/cluster` tells it."},
+        status=202,
+        path_example="decode-0",
+    ),
     ("GET", "/openapi.json"): Operation("getOpenapi", "This document", {JSON_MEDIA_TYPE: {"type": "object"}}),
 }
 """By method and path."""

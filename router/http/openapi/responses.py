@@ -14,7 +14,8 @@ Schema = dict[str, Any]
 ERRORS = {
     400: "The request is wrong, and no retry makes it right. `error.param` names the field or header at fault.",
     401: "No API key, or an unknown one.",
-    404: "No such model, or no such path.",
+    403: "The caller may not do this from where it is. `error.message` says from where.",
+    404: "No such model or worker, or no such path.",
     405: "The path exists, but not for this method. `Allow` names the methods it has.",
     408: "The body did not arrive in time.",
     413: "The body is longer than this server's limit. The rest of it was not read.",

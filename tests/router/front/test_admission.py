@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from protocol.errors import BadRequest, Overloaded
+from protocol.errors import BadRequest, NotReady, Overloaded
 from router.front.admission import Admission, AdmissionLoad
 
 
@@ -76,3 +76,15 @@ async def test_cancelling_a_wait_leaves_the_place_to_its_owner() -> None:
     assert second.is_running
     second.leave()
     assert admission.load == AdmissionLoad(running=0, waiting=0)
+
+
+async def test_once_closed_no_place_is_given() -> None:
+    """Those that are taken stay, and who waits still gets its turn."""
+    admission = Admission(1, 5)
+    first, second = (admission.enter()[0] for _ in range(2))
+    admission.close()
+    with pytest.raises(NotReady):
+        admission.enter()
+    first.leave()
+    await second.turn()
+    assert admission.load == AdmissionLoad(running=1, waiting=0)
