@@ -89,7 +89,7 @@ def print_status(view: Mapping[str, Any]) -> None:
         status = worker["status"]
         table.add_row(
             worker["name"],
-            "ok" if worker["is_healthy"] else "does not answer",
+            worker["why_unavailable"] or "ok",
             str(status["num_waiting"]),
             str(status["num_running"]),
             f"{status['num_free_blocks']} / {status['num_blocks']}",
