@@ -91,7 +91,7 @@ def print_status(view: Mapping[str, Any]) -> None:
         status = worker["status"]
         table.add_row(
             worker["name"],
-            _health(worker),
+            worker["why_unavailable"] or "ok",
             str(status["num_waiting"]),
             str(status["num_running"]),
             f"{status['num_free_blocks']} / {status['num_blocks']}",
@@ -110,15 +110,6 @@ def print_status(view: Mapping[str, Any]) -> None:
         console.print(_link_line(link))
     if view["reservations"] is not None:
         print_reservations(console, view["reservations"])
-
-
-def _health(worker: Mapping[str, Any]) -> str:
-    """A worker that was drained may have ended since; one that is being drained takes nothing new."""
-    if worker["status"]["is_drained"]:
-        return "drained"
-    if not worker["is_healthy"]:
-        return "does not answer"
-    return "draining" if worker["status"]["is_draining"] else "ok"
 
 
 def print_reservations(console: Console, reservations: Mapping[str, Any]) -> None:

@@ -77,6 +77,8 @@ class Member(Generic[Client]):
     @property
     def why_unavailable(self) -> str:
         """Empty when it is available."""
+        if self.status.is_drained:
+            return "was drained"
         if not self.is_healthy:
             return "does not answer"
         if self.status.is_draining:

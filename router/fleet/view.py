@@ -79,6 +79,7 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
         "incarnation": description.worker.incarnation,
         "role": description.role,
         "is_healthy": member.is_healthy,
+        "why_unavailable": member.why_unavailable,
         "host": description.host,
         "process_id": description.process_id,
         "device": description.device,

@@ -84,18 +84,19 @@ class ReadinessAnswer(Shape):
 
 
 class ClusterWorker(Shape):
-    """A worker: where it runs, what it holds, how it is. `status` has its counters by name, `kv_bytes_by_tier` the bytes of KV
-    packed or unpacked by precision, `transfer_failures_by_cause` the transfers that failed by the code of what ended them,
-    `prefix_cache` the counters of that, null where none is kept.
-    `output_length_error_octaves` is how far off its predictions of answers' lengths were, `output_length_covered_ratio` the
-    share of answers that were no longer; `prefill_prediction_error_ratio` is how far off the predicted times of its prompts
-    were. `num_restarts` is how often it was started again.
+    """A worker: where it runs, what it holds, how it is; `why_unavailable` says why it is given no requests, and is empty while
+    it is given some. `status` has its counters by name, `kv_bytes_by_tier` the bytes of KV packed or unpacked by precision,
+    `transfer_failures_by_cause` the transfers that failed by the code of what ended them, `prefix_cache` the counters of that,
+    null where none is kept. `output_length_error_octaves` is how far off its predictions of answers' lengths were,
+    `output_length_covered_ratio` the share of answers that were no longer; `prefill_prediction_error_ratio` is how far off the
+    predicted times of its prompts were. `num_restarts` is how often it was started again.
     """
 
     name: str
     incarnation: str
     role: Literal["prefill", "decode"]
     is_healthy: bool
+    why_unavailable: str
     host: str
     process_id: Count
     device: str

@@ -14,7 +14,8 @@ from prefill_worker.worker import PrefillWorker
 from protocol import kvferry_worker_pb2 as pb
 from protocol.errors import BadRequest, DeadlineExceeded, KvferryError, NotReady, WorkerUnavailable
 from router.fleet.failures import FailureCause
-from tests.duo.asking import PROMPT, VOCAB, answer_of, check_recovers, ids, request, when
+from router.fleet.view import cluster_view
+from tests.duo.asking import LENGTH, PROMPT, VOCAB, answer_of, check_recovers, ids, request, when
 from tests.duo.test_faults import kill_when_computing
 from tests.support.duo import Duo, DuoOptions
 
@@ -136,6 +137,7 @@ def test_a_p_that_fails_all_is_left_alone(expected: list[int]) -> None:
     assert causes(duo) == {"prefill_failed": 3}
     assert duo.decodes[0]._num_arrived == num_arrived + 1  # the prompt that it reads itself
     assert "in a row" in duo.fleet.readiness().reason
+    assert ["in a row" in one["why_unavailable"] for one in cluster_view(duo.fleet)["workers"]] == [True, False]
     duo.settle(20.0)
     duo.check_idle()
 
@@ -188,6 +190,18 @@ def test_a_draining_worker_gets_nothing(expected: list[int]) -> None:
     assert duo.generate_all([request() for _ in range(4)]) == [expected] * 4
     assert (duo.prefills[0].num_steps, duo.decodes[0].num_steps) == num_steps
     assert not duo.fleet.failures.by_cause[FailureCause.DRAINING]
+
+
+def test_a_failed_prompt_is_not_given_to_who_takes_none(expected: list[int]) -> None:
+    """When P dies, a draining P does not get the prompt either: D reads it."""
+    duo = Duo(DuoOptions(num_prefill=2))
+    duo.run(duo.fleet.look)
+    duo.fleet.prefills["prefill-1"].status.is_draining = True
+    num_steps = duo.prefills[1].num_steps
+    kill_when_computing(duo, 0)
+    assert answer_of(duo) == expected
+    assert duo.prefills[1].num_steps == num_steps
+    assert duo.decodes[0].num_local_prefill_tokens == LENGTH
 
 
 def test_whoever_asks_for_statuses_makes_no_worker_gone() -> None:

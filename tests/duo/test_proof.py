@@ -9,11 +9,12 @@ import pytest
 from decode_worker.config import DecodeConfig
 from protocol.errors import TransferError
 from router.config import RoutingPolicy
+from router.fleet import proof
 from router.fleet.breaker import OPEN_S, BreakerState
 from router.fleet.proof import Prover, keep_proving
 from scheduling.pair_cost import Pair
 from tests.duo.asking import request
-from tests.duo.test_failure_causes import break_engine, worker_of
+from tests.duo.test_failure_causes import break_engine, causes, worker_of
 from tests.support.duo import Duo, DuoOptions
 
 pytestmark = pytest.mark.timeout(20)
@@ -105,6 +106,7 @@ def test_all_pairs_are_proven_in_turn() -> None:
     assert duo.fleet.readiness().is_ready
     assert duo.decodes[0].admission.num_remote_prefill_tokens > 0
     assert duo.decodes[1].admission.num_remote_prefill_tokens > 0
+    assert causes(duo) == {"prefill_failed": 2}
 
 
 def test_without_prefill_workers_decode_workers_prove() -> None:
@@ -159,6 +161,24 @@ def test_one_probe_after_another_until_the_worker_works(role: str, expected: lis
     num_steps = worker_of(duo, name).num_steps
     assert duo.generate_all([request() for _ in range(4)]) == [expected] * 4
     assert worker_of(duo, name).num_steps > num_steps
+    duo.check_idle()
+
+
+def test_a_probe_that_takes_too_long_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that answers pings and nothing else stays out."""
+    monkeypatch.setattr(proof, "PROOF_TIMEOUT_S", 0.05)
+    duo, prover = joined(DuoOptions(num_prefill=0))
+    member = duo.fleet.decodes["decode-0"]
+    for _ in range(3):
+        member.breaker.failed(duo.clock())
+    duo.clock.advance(OPEN_S)
+    pool = duo.decodes[0].pool
+    taken = pool.allocate(pool.num_free)
+    (probed,) = prover.take_probes()
+    duo.run(lambda: prover.probe(probed))
+    assert member.breaker.state(duo.clock()) is BreakerState.OPEN
+    pool.release(taken)
+    duo.settle(1.0)
     duo.check_idle()
 
 
