@@ -69,12 +69,12 @@ class ActorProcess:
     def poll_state(self) -> ProcessState | None:
         """Its answer, and asks again; None while there is none. Raises `WorkerUnavailable` when it has ended."""
         if self._asked is None:
-            self._asked = self.actor.failure.remote()
+            self._asked = self.actor.state.remote()
         if not is_answered(self._asked):
             return None
         answer, self._asked = self._asked, None
         try:
-            return ProcessState(failure=ray.get(answer))
+            return ProcessState(**json.loads(ray.get(answer)))
         except ray.exceptions.ActorUnavailableError:
             return None  # cannot be reached now, which is no more than silence
         except ray.exceptions.RayError as error:

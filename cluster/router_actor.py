@@ -9,6 +9,7 @@ from dataclasses import asdict
 import ray
 
 from cluster.router_process import RouterProcess, RouterSpec
+from cluster.supervision import ProcessState
 from router.fleet.fleet import WorkerTarget
 
 
@@ -28,9 +29,9 @@ class RouterActor:
         """Takes workers in, those that were started again in the place of their former lives."""
         self._process.join(_targets(workers))
 
-    def failure(self) -> str:
-        """Why it cannot go on; empty while it can."""
-        return self._process.failure()
+    def state(self) -> str:
+        """How it is: the fields of a `ProcessState`."""
+        return json.dumps(asdict(ProcessState(failure=self._process.failure())))
 
     def stop(self) -> None:
         """Ends the server."""

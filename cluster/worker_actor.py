@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 
 import ray
 
+from cluster.supervision import ProcessState
 from cluster.worker_spec import WorkerSpec
 
 
@@ -36,9 +37,9 @@ class WorkerActor:
         """What it is doing."""
         return self._process.progress
 
-    def failure(self) -> str:
-        """Why it cannot go on; empty while it can."""
-        return self._process.failure()
+    def state(self) -> str:
+        """How it is: the fields of a `ProcessState`."""
+        return json.dumps(asdict(ProcessState(failure=self._process.failure())))
 
     def stop(self) -> None:
         """Ends the worker; the actor stays."""
