@@ -1,4 +1,4 @@
-"""Workers of a known name that join again as another life: who took the old one's word moves on, and is told that it is gone."""
+"""Workers that join again as another life: whoever waits for the former moves on, and peers learn that it is gone."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_another_life_takes_the_place_of_the_former(name: str, expected: list[in
     duo.run(come_back)
     assert answer_of(duo) == expected
     (member,) = [one for one in duo.fleet.members if one.name == name]
-    identities = [one.identity for one in (*duo.prefills, *duo.decodes)]
-    assert member.description.worker in identities
+    present = [one.identity for one in duo.prefills] + [one.identity for one in duo.decodes]
+    assert member.description.worker in present
     assert member.num_restarts == 1
     assert set(duo.fleet.prefills["prefill-0"].links) == {"decode-0"}
     duo.check_idle()
