@@ -156,8 +156,13 @@ class RunningCluster:
             return 0
 
     def close(self) -> None:
-        """Ends router and workers, then Ray if it was started here."""
-        stop_all([*self._workers, self._router.process])
+        """Ends router and workers, then Ray if it was started here. Who is just starting is killed at once."""
+        processes = [*self._workers, self._router.process]
+        serving = [one for one in processes if self.supervisor.phase(one.name) is Phase.SERVING]
+        for one in processes:
+            if one not in serving:
+                one.kill()
+        stop_all(serving)
         with suppress(Exception):
             self._placement.remove()
         self.session.close()

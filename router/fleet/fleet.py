@@ -84,7 +84,6 @@ class Fleet:
         self.failures = FailureCounts()
         self.proof = ProofRecord()
         self.departures = Departures(self.prefills, self.decodes, self.failures)
-        self.num_restarts: dict[str, int] = {}
         self.router_life = RouterLife()
         self._connector = connector or Connector()
         self._num_choices = 0
@@ -133,7 +132,8 @@ class Fleet:
         answers = await asyncio.gather(*(one.describe() for one in clients), return_exceptions=True)
         silence: KvferryError | None = None
         for target, client, answer in zip(targets, clients, answers, strict=True):
-            is_outdated = self.num_restarts.get(target.name, -1) > target.num_restarts
+            known = self._table(target).get(target.name)
+            is_outdated = known is not None and known.num_restarts > target.num_restarts
             if isinstance(answer, WorkerDescription) and not is_outdated:
                 self._silent.pop(target.name or target.target, None)
                 await self._place(target, client, answer)
@@ -146,6 +146,9 @@ class Fleet:
                 silence = answer
         return silence
 
+    def _table(self, target: WorkerTarget) -> dict[str, Member[Any]]:
+        return self.prefills if target.role == "prefill" else self.decodes
+
     def _client_of(self, target: WorkerTarget) -> PrefillClient | DecodeClient:
         connect = self._connector.prefill if target.role == "prefill" else self._connector.decode
         return connect(target.target, self.router_id)
@@ -153,13 +156,12 @@ class Fleet:
     async def _place(self, target: WorkerTarget, client: Any, description: WorkerDescription) -> None:
         """Puts a worker into its table, and its former life out of it."""
         name = description.worker.name
-        self.num_restarts[name] = target.num_restarts
-        table: dict[str, Member[Any]] = self.prefills if target.role == "prefill" else self.decodes
+        table = self._table(target)
         former = table.get(name)
         if former is not None and former.description.worker == description.worker:
             await client.close()
             return
-        table[name] = Member(client, description)
+        table[name] = Member(client, description, num_restarts=target.num_restarts)
         if former is None:
             return
         self.links.forget(name)

@@ -27,6 +27,8 @@ class Member(Generic[Client]):
     back, `backlog_bytes` what is still to cross from a prefill worker to each decode worker. `prefill_time` predicts how
     long it reads, `mean_stay_s` how long a request keeps its place.
 
+    `num_restarts` is how often the worker was started again before this life of it.
+
     `refused_for_good` names the decode workers that a prefill worker can never ship to, `forgotten_by` the peers that have
     ended their transfers with an incarnation that is gone, `uncancelled` the requests that it is to be told to end as soon
     as it answers again.
@@ -39,6 +41,7 @@ class Member(Generic[Client]):
     client: Client
     description: WorkerDescription
     status: pb.WorkerStatus = field(default_factory=pb.WorkerStatus)
+    num_restarts: int = 0
     num_missed_pings: int = 0
     num_active: int = 0
     num_queued_tokens: int = 0

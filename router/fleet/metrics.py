@@ -114,7 +114,7 @@ class _FleetCollector(Collector):
             labels=("worker", "role"),
         )
         for member in members:
-            family.add_metric(_labels(member), self._fleet.num_restarts.get(member.name, 0))
+            family.add_metric(_labels(member), member.num_restarts)
         family.add_metric(("router", "router"), self._fleet.router_life.num_restarts)
         return family
 

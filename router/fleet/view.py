@@ -37,7 +37,7 @@ def cluster_view(fleet: Fleet) -> dict[str, Any]:
         "is_ready": readiness.is_ready,
         "reason": readiness.reason,
         "router": asdict(fleet.router_life),
-        "workers": [{**_worker(one), "num_restarts": fleet.num_restarts.get(one.name, 0)} for one in fleet.members],
+        "workers": [_worker(member) for member in fleet.members],
         "links": [_link(fleet, prefill, decode) for prefill in fleet.prefills.values() for decode in prefill.links],
         "reservations": _reservations(fleet.transfers),
         "recent_transfers": [asdict(ended) for ended in fleet.transfers.recent],
@@ -97,4 +97,5 @@ def _worker(member: Member[Any]) -> dict[str, Any]:
         "output_length_error_octaves": error_octaves,
         "output_length_covered_ratio": covered_ratio,
         "prefill_prediction_error_ratio": member.prefill_time.error_ratio,
+        "num_restarts": member.num_restarts,
     }

@@ -194,6 +194,11 @@ class InProcessDecode(_InProcess):
         self._worker.outlets.subscribe(self._router_id, self._deliver)
         return inbox
 
+    def give_up(self) -> None:
+        super().give_up()
+        for inbox in self._inboxes.values():
+            inbox.put(WorkerUnavailable(f"{self.target} does not answer"))
+
     def close_inbox(self, request_id: str) -> None:
         self._inboxes.pop(request_id, None)
 
