@@ -18,7 +18,7 @@ class WorkerSpec:
 
     `min_wire_budget` is the smallest that a request may ask for, None for that of `wire_rule`. `cluster_token` is wanted from
     every caller; it is empty only for a worker in the process of its caller. `policy` is that of the worker's role; what else
-    is said of scheduling is in the configurations of both kinds of worker.
+    is said of scheduling is in the configurations of both kinds of worker. `inject_faults` is what `transfer.faulty` reads.
     """
 
     name: str
@@ -46,6 +46,7 @@ class WorkerSpec:
     itl_target_s: float | None = None
     swap_bytes: int = 0
     prefix_cache: PrefixCachePolicy | None = PrefixCachePolicy.ARC
+    inject_faults: str = ""
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -92,4 +93,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         itl_target_s=settings.itl_target_ms / 1e3 or None,
         swap_bytes=parse_size(settings.swap_memory),
         prefix_cache=PrefixCachePolicy(settings.prefix_cache_policy) if settings.prefix_cache else None,
+        inject_faults=settings.inject_faults if is_prefill else "",
     )
