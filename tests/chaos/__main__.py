@@ -14,12 +14,13 @@ from tests.chaos.schedule import FaultKind, schedule
 from tests.support.tiny_directory import write_tiny_model
 
 TRANSFER_FAULTS = "corrupt=0.01,drop=0.003,duplicate=0.02,delay=0.02,delay_s=0.3"
+KINDS = {kind.name.lower().replace("_", "-"): kind for kind in FaultKind}
 
 
 def main() -> int:
     """Runs it; the exit status: 0 when nothing was wrong, lost or left."""
     arguments = _arguments()
-    kinds = [FaultKind[name.upper().replace("-", "_")] for name in arguments.kinds] or list(FaultKind)
+    kinds = [KINDS[name] for name in arguments.kinds] or list(FaultKind)
     faults = schedule(arguments.seed, arguments.requests, arguments.faults, kinds)
     transfer_faults = f"{arguments.transfer_faults},seed={arguments.seed}" if arguments.transfer_faults else ""
     plan = Plan(
@@ -50,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, default=16, help="requests at a time")
     parser.add_argument("--transfer-faults", default=TRANSFER_FAULTS, help="as --inject-faults takes them; '' for none")
     parser.add_argument(
-        "--kinds", nargs="*", default=[], metavar="KIND", help="only these, e.g. kill-prefill pause-router"
+        "--kinds", nargs="*", default=[], choices=KINDS, metavar="KIND", help=f"all of {', '.join(KINDS)}"
     )
     return parser.parse_args()
 

@@ -101,6 +101,7 @@ class _Bench:
             injector = Injector(self._family, doors, watch, self._say)
             warm = await _ask_all(doors, every[:NUM_WARM], plan.concurrency)
             complaints = await watch.until_idle(IDLE_WITHIN_S)
+            self._say(f"the processes write to {self._family.log_directory()}")
             files_before = self._family.num_files()
             looking = asyncio.create_task(watch.run())
             try:
@@ -108,6 +109,7 @@ class _Bench:
             finally:
                 looking.cancel()
             self._say("the load is over; waiting for rest")
+            complaints += injector.complaints
             complaints += await watch.until_idle(IDLE_WITHIN_S)
             after = await _ask_all(doors, every[NUM_WARM + plan.num_requests :], plan.concurrency)
             complaints += await watch.until_idle(IDLE_WITHIN_S)

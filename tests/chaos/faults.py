@@ -72,6 +72,7 @@ class Injector:
 
     def __init__(self, family: Family, doors: Doors, watch: Watch, say: Callable[[str], None]) -> None:
         self.done: list[Done] = []
+        self.complaints: list[str] = []
         self._family = family
         self._doors = doors
         self._watch = watch
@@ -79,11 +80,18 @@ class Injector:
         self._probes = itertools.count()
 
     async def run(self, faults: Sequence[Fault], turnstile: Turnstile, slack: int) -> None:
-        """Does each fault when it is due and the one before is over; requests get `slack` ahead of it at most."""
+        """Does each fault when it is due and the one before is over; requests get `slack` ahead of it at most.
+
+        After one from which the cluster does not recover there is none, and a complaint.
+        """
         for fault in faults:
             await turnstile.open_to(fault.at_request + slack)
             await turnstile.until_sent(fault.at_request)
-            self.done.append(await self._do(fault))
+            try:
+                self.done.append(await self._do(fault))
+            except TimeoutError as error:
+                self.complaints.append(f"fault {fault.number} ({fault}): {error}")
+                break
         await turnstile.open_to(float("inf"))
 
     async def _do(self, fault: Fault) -> Done:
