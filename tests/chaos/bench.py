@@ -19,7 +19,8 @@ from tests.chaos.processes import ROUTER_TITLE, WORKER_TITLE, Family
 from tests.chaos.questions import Ask, Door, Manner, Question, asks, catalogue
 from tests.chaos.report import Report
 from tests.chaos.schedule import Fault
-from tests.chaos.watch import NUM_WORKERS, Watch
+from tests.chaos.site import Site
+from tests.chaos.watch import Shape, Watch
 from tests.support.serving import Serving, serving
 
 Say = Callable[[str], None]
@@ -27,13 +28,16 @@ Say = Callable[[str], None]
 MODEL_FLAGS = ("--block-size", "16", "--max-step-tokens", "64")
 QUIET_FLAGS = ("--prefill", "0", "--decode", "1", "--kv-cache-memory", "16MiB")
 """The fault-free run: one worker that reads and answers all by itself, so that nothing crosses."""
-CLUSTER_FLAGS = (
-    *("--prefill", "2", "--decode", "2", "--routing-policy", "power_of_two", "--prefill-block-size", "8"),
+POOL_FLAGS = (
     *("--kv-cache-memory", "896KiB", "--landing-memory", "192KiB", "--slot-memory", "32KiB", "--max-sequences", "8"),
     *("--worker-timeout", "2", "--kv-timeout", "2", "--transfer-lease", "4", "--hang-timeout", "10"),
     *("--max-restarts", "1000", "--readiness-window", "15", "--drain-timeout", "3", "--log-level", "info"),
 )
 """Pools and landing zones that the load exhausts, and deadlines that fire soon."""
+CLUSTER_FLAGS = (
+    *("--prefill", "2", "--decode", "2", "--routing-policy", "power_of_two", "--prefill-block-size", "8"),
+    *POOL_FLAGS,
+)
 IDLE_WITHIN_S = 40.0
 NUM_FILES_MORE = 24
 """So many more descriptors than before a process may hold: sockets to peers that have come and gone meanwhile."""
@@ -56,53 +60,50 @@ class Plan:
 
 async def right_answers(server: Serving, questions: Sequence[Question], concurrency: int) -> dict[int, Answer]:
     """The answer to each question of a cluster without faults. Raises `RuntimeError` when one is not answered."""
-    door = {True: Door.CHAT, False: Door.COMPLETIONS}
-    whole = [Ask(one.number, one, door[one.is_chat], Manner.WHOLE) for one in questions]
+    whole = [Ask(one.number, one, _door(one), Manner.WHOLE) for one in questions]
     async with _doors(server) as doors:
         outcomes = await _ask_all(doors, whole, concurrency)
     for outcome in outcomes:
         if not outcome.is_done:
-            raise RuntimeError(
-                f"question {outcome.ask.question} has no answer: {outcome.error_code} {outcome.error_message}"
-            )
+            raise RuntimeError(f"no answer to {outcome.ask.question}: {outcome.error_code} {outcome.error_message}")
     return {outcome.ask.number: outcome.answer for outcome in outcomes}
 
 
 def run(plan: Plan, model: Path, say: Say) -> Report:
-    """Both runs. Raises when the cluster cannot be started or does not recover."""
-    started_at = time.monotonic()
+    """Both runs on this machine. Raises when a cluster cannot be started."""
     questions = catalogue(plan.seed, plan.num_questions)
     with serving(str(model), *MODEL_FLAGS, *QUIET_FLAGS) as quiet:
         answers = asyncio.run(right_answers(quiet, questions, plan.concurrency))
     say(f"{len(answers)} questions have their fault-free answers")
     faulty = ("--inject-faults", plan.transfer_faults) if plan.transfer_faults else ()
     with serving(str(model), *MODEL_FLAGS, *CLUSTER_FLAGS, *faulty) as server:
-        return asyncio.run(_Bench(plan, server, questions, answers, say).run(started_at))
+        return run_at(Site(server, Family(server.process.pid), Shape()), plan, answers, say)
+
+
+def run_at(site: Site, plan: Plan, answers: dict[int, Answer], say: Say) -> Report:
+    """The run under faults."""
+    return asyncio.run(_Bench(site, plan, answers, say).run())
 
 
 class _Bench:
-    """The run under faults."""
-
-    def __init__(
-        self, plan: Plan, server: Serving, questions: tuple[Question, ...], answers: dict[int, Answer], say: Say
-    ) -> None:
+    def __init__(self, site: Site, plan: Plan, answers: dict[int, Answer], say: Say) -> None:
+        self._site = site
         self._plan = plan
-        self._family = Family(server.process.pid)
-        self._server = server
-        self._questions = questions
+        self._questions = catalogue(plan.seed, plan.num_questions)
         self._answers = answers
         self._say = say
 
-    async def run(self, started_at: float) -> Report:
+    async def run(self) -> Report:
         """Warm-up, load under faults, rest, and the requests after it."""
+        started_at = time.monotonic()
         plan, every = self._plan, plan_asks(self._plan, self._questions)
-        async with _doors(self._server) as doors:
-            watch = Watch(doors.client)
-            injector = Injector(self._family, doors, watch, self._say)
+        async with _doors(self._site.server) as doors:
+            watch = Watch(doors.client, self._site.shape)
+            injector = Injector(self._site, doors, watch, self._say)
             warm = await _ask_all(doors, every[:NUM_WARM], plan.concurrency)
             complaints = await watch.until_idle(IDLE_WITHIN_S)
-            self._say(f"the processes write to {self._family.log_directory()}")
-            files_before = self._family.num_files()
+            self._say(f"the processes write to {self._site.family.log_directory()}")
+            files_before = self._site.family.num_files()
             looking = asyncio.create_task(watch.run())
             try:
                 outcomes = await self._under_faults(doors, injector, every[NUM_WARM : NUM_WARM + plan.num_requests])
@@ -121,7 +122,7 @@ class _Bench:
             seed=plan.seed,
             judgements=judged,
             done=injector.done,
-            injected=self._family.num_injected(),
+            injected=self._site.family.num_injected(),
             lows=watch.lows.free,
             num_restarts=watch.lows.num_restarts,
             complaints=complaints,
@@ -143,11 +144,11 @@ class _Bench:
 
     def _left_behind(self, before: dict[int, int]) -> list[str]:
         found = []
-        for title, wanted in ((WORKER_TITLE, NUM_WORKERS), (ROUTER_TITLE, 1)):
-            if (num := len(self._family.titled(title))) != wanted:
+        for title, wanted in ((WORKER_TITLE, self._site.shape.num_workers), (ROUTER_TITLE, 1)):
+            if (num := len(self._site.family.titled(title))) != wanted:
                 found.append(f"{num} processes {title}, not {wanted}")
         most = max(before.values())
-        for process_id, num_files in self._family.num_files().items():
+        for process_id, num_files in self._site.family.num_files().items():
             if num_files > before.get(process_id, most) + NUM_FILES_MORE:
                 found.append(
                     f"process {process_id} holds {num_files} descriptors, {before.get(process_id, most)} before"

@@ -6,14 +6,15 @@ import asyncio
 import itertools
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.chaos.clients import Doors, ask_one
 from tests.chaos.judge import Trouble
-from tests.chaos.processes import Family
 from tests.chaos.questions import Ask, Door, Manner, Question
-from tests.chaos.schedule import Deed, Fault
+from tests.chaos.schedule import Deed, Fault, FaultKind
+from tests.chaos.site import Site
 from tests.chaos.watch import Watch, look, process_ids
 
 RECOVER_WITHIN_S = 90.0
@@ -70,10 +71,10 @@ class Turnstile:
 class Injector:
     """Works through a schedule. `say` is told what happens."""
 
-    def __init__(self, family: Family, doors: Doors, watch: Watch, say: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, doors: Doors, watch: Watch, say: Callable[[str], None]) -> None:
         self.done: list[Done] = []
         self.complaints: list[str] = []
-        self._family = family
+        self._site = site
         self._doors = doors
         self._watch = watch
         self._say = say
@@ -99,15 +100,15 @@ class Injector:
         if view is None:
             raise RuntimeError(f"no router answers before fault {fault.number}")
         kind = fault.kind
-        victims = (self._family.router_id(),) if kind.is_to_router else process_ids(view, kind.victims(fault.victim))
+        victims = self._victims(fault, view)
         began_at = time.monotonic()
-        self._say(f"fault {fault.number}: {fault} (process {', '.join(map(str, victims))})")
-        self._family.send(victims, _SIGNALS[kind.deed])
+        self._say(f"fault {fault.number}: {fault} (process {', '.join(map(str, victims)) or 'none'})")
+        self._harm(kind, victims)
         probe = asyncio.create_task(self._until_served())
         try:
-            if kind.deed in (Deed.PAUSE, Deed.HANG):
+            if kind.lasts:
                 await asyncio.sleep(fault.seconds)
-                self._family.send(victims, signal.SIGCONT)
+                self._undo(kind, victims)
             served_at = await probe
         finally:
             probe.cancel()
@@ -116,6 +117,25 @@ class Injector:
         self._say(f"  served after {served_at - began_at:.1f} s, whole after {whole_at - began_at:.1f} s")
         trouble = Trouble(kind, began_at, whole_at + AFTERMATH_S)
         return Done(fault, trouble, served_at - began_at, whole_at - began_at)
+
+    def _victims(self, fault: Fault, view: Mapping[str, Any]) -> tuple[int, ...]:
+        if fault.kind.is_to_link:
+            return ()
+        if fault.kind.is_to_router:
+            return (self._site.family.router_id(),)
+        return process_ids(view, fault.kind.victims(fault.victim))
+
+    def _harm(self, kind: FaultKind, victims: tuple[int, ...]) -> None:
+        if kind.is_to_link:
+            self._site.set_link(False)
+        else:
+            self._site.family.send(victims, _SIGNALS[kind.deed])
+
+    def _undo(self, kind: FaultKind, victims: tuple[int, ...]) -> None:
+        if kind.is_to_link:
+            self._site.set_link(True)
+        else:
+            self._site.family.send(victims, signal.SIGCONT)
 
     async def _until_served(self) -> float:
         """Asks short questions until one is answered; when that was. Raises `TimeoutError`."""

@@ -23,6 +23,7 @@ EXCUSES: Mapping[FaultKind, frozenset[str]] = {
     FaultKind.KILL_ROUTER: _NO_ROUTER,
     FaultKind.FREEZE_ROUTER: _NO_ROUTER,
     FaultKind.KILL_DECODES: _NO_DECODE,
+    FaultKind.CUT_LINK: _NO_DECODE,  # the only decode worker is at its other end
 }
 """The errors that clients may see of a fault, by `docs/failure-modes.md`; of all others none."""
 

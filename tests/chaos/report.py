@@ -14,7 +14,9 @@ from tests.chaos.outcomes import Outcome
 from tests.chaos.schedule import Deed
 
 SERVED_WITHIN_S, RESUMED_WITHIN_S = 10.0, 5.0
-"""After SIGKILL of a worker: until the next request is served, and until streams that were cut go on."""
+"""After SIGKILL of a worker: until the next request is served, and until streams that were cut go on. Only the first is a
+condition here: pools are exhausted on purpose, so that a stream that moves may have to wait for its turn like anybody else.
+"""
 MAX_TOLD = 20
 
 
@@ -46,14 +48,11 @@ class Report:
     def _late_recoveries(self) -> list[str]:
         kills = [one for one in self.done if one.fault.kind.deed is Deed.KILL and not one.fault.kind.is_to_router]
         late = [one for one in kills if one.served_s > SERVED_WITHIN_S]
-        found = [f"fault {one.fault.number} ({one.fault}): served only after {one.served_s:.1f} s" for one in late]
-        gaps = [gap for gap in cut_gaps(self.judgements, kills) if gap > RESUMED_WITHIN_S]
-        return [*found, *(f"a stream went on only {gap:.1f} s after its worker was killed" for gap in gaps)]
+        return [f"fault {one.fault.number} ({one.fault}): served only after {one.served_s:.1f} s" for one in late]
 
     def as_json(self) -> dict[str, Any]:
         """The figures."""
-        kills = [one for one in self.done if one.fault.kind.deed is Deed.KILL]
-        gaps = cut_gaps(self.judgements, kills)
+        gaps = cut_gaps(self.judgements, [one for one in self.done if one.fault.kind.deed is Deed.KILL])
         return {
             "seed": self.seed,
             "requests": len(self.judgements),
@@ -66,6 +65,7 @@ class Report:
             "served_s": _percentiles([one.served_s for one in self.done]),
             "whole_s": _percentiles([one.whole_s for one in self.done]),
             "resumed_s": _percentiles(gaps),
+            "resumed_in_time": round(sum(gap <= RESUMED_WITHIN_S for gap in gaps) / len(gaps), 3) if gaps else None,
             "failures": len(self.failures),
             "seconds": round(self.seconds, 1),
         }

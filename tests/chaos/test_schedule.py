@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.schedule import HANG_S, PAUSE_S, SHORT_KINDS, Deed, FaultKind, schedule
+from tests.chaos.schedule import PROCESS_KINDS, SHORT_KINDS, SPANS_S, FaultKind, schedule
 
 
 def test_the_same_seed_schedules_the_same() -> None:
@@ -27,7 +27,7 @@ def test_faults_are_spread_and_every_kind_comes() -> None:
 def test_only_what_is_stopped_lasts() -> None:
     """A pause is short, a hang long enough to be taken for death."""
     for fault in schedule(2, 1000, 60, list(FaultKind)):
-        low, high = {Deed.PAUSE: PAUSE_S, Deed.HANG: HANG_S}.get(fault.kind.deed, (0.0, 0.0))
+        low, high = SPANS_S.get(fault.kind.deed, (0.0, 0.0))
         assert low <= fault.seconds <= high
 
 
@@ -39,15 +39,15 @@ def test_only_what_is_stopped_lasts() -> None:
         (FaultKind.KILL_PAIR, ("prefill-1", "decode-1")),
         (FaultKind.KILL_DECODES, ("decode-0", "decode-1")),
         (FaultKind.KILL_ROUTER, ()),
+        (FaultKind.CUT_LINK, ()),
     ],
 )
 def test_a_kind_names_its_victims(kind: FaultKind, victims: tuple[str, ...]) -> None:
-    """The router is no worker."""
+    """The router is no worker, the link no process."""
     assert kind.victims(1) == victims
-    assert kind.is_to_router is not bool(victims)
+    assert (kind.is_to_router or kind.is_to_link) is not bool(victims)
 
 
 def test_a_process_that_is_only_stopped_for_a_while_comes_back_itself() -> None:
     """All other deeds need another process in its place."""
-    ending = {kind for kind in FaultKind if kind.ends_process}
-    assert {kind for kind in FaultKind if kind.deed in (Deed.PAUSE, Deed.HANG)} == set(FaultKind) - ending
+    assert [kind for kind in PROCESS_KINDS if kind.ends_process is kind.lasts] == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.watch import Lows, gauges_left, is_whole, leftovers, process_ids
+from tests.chaos.watch import Lows, Shape, gauges_left, is_whole, leftovers, process_ids
 
 NAMES = ("prefill-0", "prefill-1", "decode-0", "decode-1")
 
@@ -36,10 +36,10 @@ def _view() -> dict[str, Any]:
 
 def test_a_whole_cluster_has_all_workers_links_and_proof() -> None:
     """In other processes than those that are gone."""
-    assert is_whole(_view())
+    assert is_whole(_view(), Shape())
     assert process_ids(_view(), ["decode-1"]) == (103,)
-    assert not is_whole(_view(), gone=[103])
-    assert not is_whole(None)
+    assert not is_whole(_view(), Shape(), gone=[103])
+    assert not is_whole(None, Shape())
 
 
 @pytest.mark.parametrize("lack", ["worker", "link", "health", "proof", "draining"])
@@ -56,7 +56,7 @@ def test_whatever_lacks_it_is_not_whole(lack: str) -> None:
         view["workers"][2]["is_healthy"] = False
     else:
         view["workers"][2]["status"]["is_draining"] = 1
-    assert not is_whole(view)
+    assert not is_whole(view, Shape())
 
 
 @pytest.mark.parametrize(

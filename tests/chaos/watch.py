@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 
 LOOK_EVERY_S = 0.25
-NUM_WORKERS, NUM_LINKS = 4, 4
 
 
 async def look(client: httpx.AsyncClient) -> dict[str, Any] | None:
@@ -23,9 +22,17 @@ async def look(client: httpx.AsyncClient) -> dict[str, Any] | None:
         return None
 
 
-def is_whole(view: Mapping[str, Any] | None, gone: Iterable[int] = ()) -> bool:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many workers and links a whole cluster has."""
+
+    num_workers: int = 4
+    num_links: int = 4
+
+
+def is_whole(view: Mapping[str, Any] | None, shape: Shape, gone: Iterable[int] = ()) -> bool:
     """All workers healthy, in other processes than those that are gone, none draining, all links there, and ready."""
-    if view is None or len(view["workers"]) != NUM_WORKERS or len(view["links"]) != NUM_LINKS:
+    if view is None or (len(view["workers"]), len(view["links"])) != (shape.num_workers, shape.num_links):
         return False
     away = set(gone)
     return bool(view["is_ready"]) and all(
@@ -88,8 +95,9 @@ class Lows:
 class Watch:
     """Keeps looking while it runs."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, shape: Shape) -> None:
         self.client = client
+        self._shape = shape
         self.lows = Lows()
 
     async def run(self) -> None:
@@ -102,7 +110,7 @@ class Watch:
     async def until_whole(self, gone: Iterable[int], timeout_s: float) -> float:
         """Waits until the cluster is whole; when that was. Raises `TimeoutError` with the last view."""
         deadline = time.monotonic() + timeout_s
-        while not is_whole(view := await look(self.client), gone):
+        while not is_whole(view := await look(self.client), self._shape, gone):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the cluster is not whole after {timeout_s:.0f} s: {_brief(view)}")
             await asyncio.sleep(LOOK_EVERY_S)
