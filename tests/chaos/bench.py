@@ -81,8 +81,13 @@ def run(plan: Plan, model: Path, say: Say) -> Report:
 
 
 def run_at(site: Site, plan: Plan, answers: dict[int, Answer], say: Say) -> Report:
-    """The run under faults."""
-    return asyncio.run(_Bench(site, plan, answers, say).run())
+    """The run under faults; what the command said meanwhile is told at its end, however that comes."""
+    num_before = len(site.server.lines)
+    try:
+        return asyncio.run(_Bench(site, plan, answers, say).run())
+    finally:
+        for line in list(site.server.lines)[num_before:]:
+            say(f"serve: {line}")
 
 
 class _Bench:
