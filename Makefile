@@ -11,7 +11,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test test-unit test-system test-gpu check fmt proto bench clean
+.PHONY: help setup serve demo test test-unit test-system test-gpu chaos check fmt proto bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|'
@@ -44,10 +44,13 @@ test-unit: $(DEV_INSTALLED)  ## the tests that need no other process, on two cor
 	@$(BIN)/python -m pytest tests -n 2 -m 'not system and not gpu' $(ARGS)
 
 test-system: $(DEV_INSTALLED)  ## the tests with real processes, Ray, NIXL and sockets
-	@$(BIN)/python -m pytest tests/system -m system $(ARGS)
+	@$(BIN)/python -m pytest tests/system tests/chaos -m system $(ARGS)
 
 test-gpu: $(DEV_INSTALLED)  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
+
+chaos: $(DEV_INSTALLED)  ## the long fault bench: 5,000 requests while processes are killed (ARGS='--seed 2')
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(DEV_INSTALLED)  ## format, lint, types, import arrows, generated code
 	@$(BIN)/ruff format --check .

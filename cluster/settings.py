@@ -229,7 +229,8 @@ class ServeSettings:
     )
     inject_faults: str = _setting(
         "",
-        "for tests of failures only: harm transfers at random, e.g. corrupt=0.02,drop=0.01,delay=0.05,seed=1",
+        "for tests of failures only: shares of the chunks of KV that prefill workers harm, e.g. "
+        "corrupt=0.02,drop=0.01,duplicate=0.02,delay=0.05,delay_s=0.3,seed=1",
         metavar="SPEC",
     )
     log_prompts: bool = _setting(False, "log prompts and answers, which may hold personal data; off by default")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.sizes import parse_rate, parse_size
 from prefill_worker.config import Push
 from protocol.errors import ConfigError
+from transfer.faulty import parse_faults
 
 if TYPE_CHECKING:
     from cluster.settings import ServeSettings
@@ -57,6 +58,8 @@ def check_settings(settings: ServeSettings) -> None:
             _check_size(name, getattr(settings, name))
     if settings.link_bandwidth:
         parse_rate(settings.link_bandwidth)
+    if settings.inject_faults:
+        parse_faults(settings.inject_faults)
     if settings.planner and settings.kv_push != Push.PLANNED:
         raise ConfigError(f"--planner plans transfers, --kv-push {settings.kv_push} does not: leave one of them out")
     settings.wire_offer()

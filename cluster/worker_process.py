@@ -8,6 +8,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from cluster.cores import available_cores, cores_of, pin_process
 from cluster.log_lines import log_to_stderr
@@ -33,13 +34,14 @@ from protocol.wire_rule import WireOffer
 from transfer.arena import Arena
 from transfer.codec.budget import check_reachable
 from transfer.codec.pool_codec import PoolCodec, slot_bytes_for
+from transfer.faulty import FaultyTransport, parse_faults
 from transfer.landing import Receiver
 from transfer.landing_contract import LandingConfig
 from transfer.nixl import NixlTransport
 from transfer.pump import PumpThread
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShippingConfig
-from transfer.transport import Arenas
+from transfer.transport import Arenas, Transport
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +144,7 @@ class PrefillProcess(WorkerProcess):
     def _assemble(self, engine: Engine) -> WorkerDescription:
         spec = self.spec
         outbox = Arena(spec.num_slots, slot_bytes_for(engine.layout, spec.slot_bytes))
-        transport = NixlTransport(self.identity, Arenas(landing=None, outbox=outbox))
+        transport = self._transport(outbox)
         codec = PoolCodec(engine.cache.pool, engine.layout)
         sender = Sender(self.identity, transport, outbox, codec, shipping_config(spec))
         config = PrefillConfig(
@@ -158,6 +160,13 @@ class PrefillProcess(WorkerProcess):
         target = self._run(worker, server, PumpThread(sender, "shipping"), StepThread(worker, "steps"))
         service.description = self._describe(engine, target, transport.protocols())
         return service.description
+
+    def _transport(self, outbox: Arena) -> Transport[Any]:
+        transport = NixlTransport(self.identity, Arenas(landing=None, outbox=outbox))
+        if not self.spec.inject_faults:
+            return transport
+        log.warning("%s harms what it ships, as it was told: %s", self.identity, self.spec.inject_faults)
+        return FaultyTransport(transport, outbox, parse_faults(self.spec.inject_faults))
 
 
 class DecodeProcess(WorkerProcess):

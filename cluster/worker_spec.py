@@ -19,7 +19,7 @@ class WorkerSpec:
     `min_wire_budget` is the smallest that a request may ask for, None for that of `wire_rule`. `cluster_token` is wanted from
     every caller; it is empty only for a worker in the process of its caller. `policy` is that of the worker's role; what else
     is said of scheduling is in the configurations of both kinds of worker. `kv_wait_s` and `transfer_lease_s` bound how long
-    KV that does not come is waited for.
+    KV that does not come is waited for. `inject_faults` is what `transfer.faulty` reads.
     """
 
     name: str
@@ -50,6 +50,7 @@ class WorkerSpec:
     kv_wait_s: float = 10.0
     transfer_lease_s: float = 10.0
     drain_timeout_s: float = 30.0
+    inject_faults: str = ""
     cluster_token: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -99,4 +100,5 @@ def spec_of(settings: ServeSettings, role: str, number: int, *, device: str, num
         kv_wait_s=settings.kv_timeout,
         transfer_lease_s=settings.transfer_lease,
         drain_timeout_s=settings.drain_timeout,
+        inject_faults=settings.inject_faults if is_prefill else "",
     )

@@ -37,7 +37,7 @@ def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
 
 def test_every_setting_has_its_flag_and_its_variable() -> None:
     """All three spellings of every setting are understood."""
-    words = {"link_bandwidth": "25Mbit"}
+    words = {"link_bandwidth": "25Mbit", "inject_faults": "drop=0.5"}
     together = {"tls_cert": ["--tls-key", "1MiB"], "tls_key": ["--tls-cert", "1MiB"]}
     for field in fields(ServeSettings):
         value = (
@@ -140,6 +140,7 @@ def test_a_drain_timeout_is_a_number(value: str) -> None:
         (["m", "--request-timeout", "nan"], "request-timeout"),
         (["m", "--max-body", "much"], "much"),
         (["m", "--link-bandwidth", "25Mb"], "25Mb"),
+        (["m", "--inject-faults", "lose=1"], "inject-faults.*lose=1"),
         (["m", "--tls-cert", "file"], "tls-key"),
         (["m", "--tls-key", "file"], "tls-cert"),
         ([], "model"),
@@ -247,6 +248,14 @@ def test_the_rule_reaches_the_worker() -> None:
     spec = spec_of(settings, "decode", 0, device="cpu", num_threads=1)
     assert WorkerSpec.from_json(spec.to_json()) == spec
     assert (spec.wire_rule, spec.min_wire_budget) == (settings.wire_rule(), 0.6)
+
+
+def test_faults_are_injected_where_kv_leaves() -> None:
+    """Prefill workers are told, decode workers are not; nobody is by default."""
+    settings = _load("m", "--inject-faults", "corrupt=0.1,seed=2")
+    told = [spec_of(settings, role, 0, device="cpu", num_threads=1).inject_faults for role in ("prefill", "decode")]
+    assert told == ["corrupt=0.1,seed=2", ""]
+    assert spec_of(_load("m"), "prefill", 0, device="cpu", num_threads=1).inject_faults == ""
 
 
 def test_when_kv_leaves_reaches_the_worker(tmp_path: Path) -> None:
