@@ -6,8 +6,8 @@ each pair.
     python -m benchmarks.soak -- --prefill 2 --prefix-cache-policy lru
 
 Every second pair asks prompts that were asked before, whose texts must be the same again; the others are new. After each pair
-all blocks, slots, and leases must be free within --settle-s and nothing may run or wait. Memory, file descriptors and threads of
-each process are read all along; a straight line through the memory, without the warm-up, is the bytes that a request leaves
+all blocks, slots and leases must be free within --settle-s, and nothing may run or wait. Memory, file descriptors and threads
+of each process are read all along; a straight line through the memory, without the warm-up, is the bytes that a request leaves
 behind. The warm-up is long because caches, indexes and the allocator's pools have to be full first.
 
 Progress goes to standard error, the result to the last line of standard output, as JSON. 10,000 requests take about ten minutes
@@ -112,7 +112,9 @@ async def soak(arguments: argparse.Namespace, session: Session) -> Course:
         if first // PAIR % arguments.watch_every == 0:
             session.watch.look(course.num_asked)
         if course.num_asked % TELL_EVERY == 0:
-            say(f"{course.num_asked} of {arguments.requests}: {_told(session.watch)}; {sum(course.errors.values())} failed")
+            say(
+                f"{course.num_asked} of {arguments.requests}: {_told(session.watch)}; {sum(course.errors.values())} failed"
+            )
     return course
 
 

@@ -55,9 +55,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     add("serve", nargs="*", help="further options of `kvferry serve`, after --")
 
 
-def in_session(
-    arguments: argparse.Namespace, options: list[str], run: Callable[[Session], Awaitable[Found]]
-) -> Found:
+def in_session(arguments: argparse.Namespace, options: list[str], run: Callable[[Session], Awaitable[Found]]) -> Found:
     """Starts a cluster with `options` and those of the command line, runs, and stops it. Raises `RuntimeError` when it does not
     get ready or answer, and what `run` raises.
     """
