@@ -22,19 +22,20 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from benchmarks.endurance.asking import QuickClient
 from benchmarks.endurance.processes import RAY, Watch
 from benchmarks.endurance.rest import come_to_rest
-from benchmarks.endurance.session import Session, add_session_options, in_session
+from benchmarks.endurance.session import TINY, Session, add_session_options, in_session
 from benchmarks.endurance.stages import Stage, StageFigures, figures_of
 from benchmarks.load.arrivals import poisson_arrivals
-from benchmarks.load.client import LoadRequest, run_open_loop
+from benchmarks.load.client import LoadRequest
 from benchmarks.load.on_cluster import run_benchmark, say
 from benchmarks.load.prompts import random_prompt
-from benchmarks.load.statistics import Limits
+from benchmarks.load.statistics import Limits, spread
 
 SHARES = (0.7, 0.85, 1.0)
 """Of the rate that clients in lanes got."""
@@ -43,6 +44,8 @@ MAX_REFUSAL_S = 1.0
 MAX_GROWTH_SHARE = 0.02
 """Of a process's memory, between the second and the last quarter of the overload."""
 LOOK_EVERY_S = 0.5
+TINY_POOL = "24MiB"
+"""Of each worker: full of prefixes before the overload, so that what grows then is no cache that fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def serve_options(arguments: argparse.Namespace) -> list[str]:
     """What `kvferry serve` is told, besides what stands after `--`."""
     max_wait_s = arguments.wait_share * arguments.ttft_limit_s
-    return ["--log-level", "warning", *(("--max-wait", f"{max_wait_s:g}") if max_wait_s else ())]
+    pool = ("--kv-cache-memory", TINY_POOL) if arguments.model == TINY else ()
+    return ["--log-level", "warning", *pool, *(("--max-wait", f"{max_wait_s:g}") if max_wait_s else ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Loads:
 
     arguments: argparse.Namespace
     session: Session
+    client: QuickClient
 
     async def rate_in_lanes(self) -> float:
         """Answers a second when each of the lanes asks again once it was answered. Raises `RuntimeError` for a failure."""
@@ -116,7 +121,8 @@ class Loads:
         arguments = self.arguments
         stage = Stage(rate, arguments.duration_s, settle_s=min(2 * arguments.ttft_limit_s, 0.4 * arguments.duration_s))
         requests = self._requests(rate)
-        records, _ = await run_open_loop(self.session.target, requests, lambda record: None)
+        self.client.sent_late_s.clear()
+        records = await self.client.open_loop(requests)
         found = figures_of(stage, requests, records, Limits(arguments.ttft_limit_s))
         say(
             f"{rate:.2f} requests/s: {found.good_per_s:.2f} good/s, {found.num_late} late, "
@@ -180,35 +186,58 @@ def broken_bounds(best: StageFigures, overload: StageFigures, memory: dict[str, 
     return found
 
 
+@dataclass(slots=True)
+class Found:
+    """What a run has measured. `client_cores` and `sent_late_s` are this process's own, in the overload."""
+
+    rate_in_lanes: float
+    stages: list[StageFigures]
+    overload: StageFigures
+    watch: Watch
+    client_cores: float
+    sent_late_s: list[float] = field(default_factory=list)
+
+    @property
+    def best(self) -> StageFigures:
+        """The load with the best goodput."""
+        return _best(self.stages)
+
+
+def _best(stages: Sequence[StageFigures]) -> StageFigures:
+    return max(stages, key=lambda one: one.good_per_s)
+
+
+async def run_loads(arguments: argparse.Namespace, session: Session) -> Found:
+    """All loads, one after the other."""
+    target = session.target
+    client = QuickClient(str(target.client.base_url), target.model, arguments.timeout_s)
+    loads = Loads(arguments, session, client)
+    rate = await loads.rate_in_lanes()
+    say(f"{arguments.lanes} clients got {rate:.2f} answers/s")
+    stages = [await loads.open_load(share * rate) for share in SHARES]
+    cpu_s, start = time.process_time(), time.monotonic()
+    with session.watch.every(LOOK_EVERY_S, lambda: time.monotonic() - start):
+        overload = await loads.open_load(arguments.factor * _best(stages).rate)
+    client_cores = (time.process_time() - cpu_s) / (time.monotonic() - start)
+    return Found(rate, stages, overload, session.watch, client_cores, client.sent_late_s)
+
+
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """The result's fields, and whether a bound was broken."""
-
-    async def run(session: Session) -> tuple[float, list[StageFigures], StageFigures, float]:
-        loads = Loads(arguments, session)
-        rate = await loads.rate_in_lanes()
-        say(f"{arguments.lanes} clients got {rate:.2f} answers/s")
-        stages = [await loads.open_load(share * rate) for share in SHARES]
-        best = max(stages, key=lambda one: one.good_per_s)
-        cpu_s, start = time.process_time(), time.monotonic()
-        with session.watch.every(LOOK_EVERY_S, lambda: time.monotonic() - start):
-            overload = await loads.open_load(arguments.factor * best.rate)
-        watches.append(session.watch)
-        return rate, stages, overload, (time.process_time() - cpu_s) / (time.monotonic() - start)
-
-    watches: list[Watch] = []
-    rate, stages, overload, client_cores = in_session(arguments, serve_options(arguments), run)
-    best = max(stages, key=lambda one: one.good_per_s)
-    memory = growth_of(watches[0])
+    found = in_session(arguments, serve_options(arguments), partial(run_loads, arguments))
+    best, overload = found.best, found.overload
+    memory = growth_of(found.watch)
     broken = broken_bounds(best, overload, memory)
     for sentence in broken:
         say(f"overload: {sentence}")
     fields = {
-        "answers_per_s_in_lanes": round(rate, 3),
-        "stages": [one.figures() for one in stages],
+        "answers_per_s_in_lanes": round(found.rate_in_lanes, 3),
+        "stages": [one.figures() for one in found.stages],
         "overload": overload.figures(),
         "goodput_kept": round(overload.good_per_s / best.good_per_s, 4) if best.good_per_s else None,
         "memory": {name: {**asdict(one), "growth_share": round(one.share, 4)} for name, one in memory.items()},
-        "client_cores_in_overload": round(client_cores, 3),
+        "client_cores_in_overload": round(found.client_cores, 3),
+        "sent_late_s": spread(found.sent_late_s),
         "broken": broken,
     }
     return fields, bool(broken)
