@@ -44,7 +44,7 @@ MAX_REFUSAL_S = 1.0
 MAX_GROWTH_SHARE = 0.02
 """Of a process's memory, between the second and the last quarter of the overload."""
 LOOK_EVERY_S = 0.5
-TINY_POOL = "24MiB"
+TINY_POOL = "64MiB"
 """Of each worker: full of prefixes before the overload, so that what grows then is no cache that fills."""
 
 
@@ -67,8 +67,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks.overload", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--prompt-tokens", type=int, default=256, help="default %(default)s")
-    add("--output-tokens", type=int, default=16, help="default %(default)s")
+    add("--prompt-tokens", type=int, default=1024, help="default %(default)s")
+    add("--output-tokens", type=int, default=32, help="default %(default)s")
     add("--lanes", type=int, default=16, help="clients that find the rate (default %(default)s)")
     add("--duration-s", type=float, help="of each load; default 60, with --smoke 10")
     add("--ttft-limit-s", type=float, default=4.0, help="default %(default)s")
