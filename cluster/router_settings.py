@@ -30,6 +30,7 @@ def router_config(settings: ServeSettings) -> RouterConfig:
         max_choices=min(MAX_CHOICES, settings.max_sequences),
         max_concurrent=settings.max_concurrent,
         max_queue=settings.max_queue,
+        max_wait_s=settings.max_wait or None,
         max_body_bytes=parse_size(settings.max_body),
         request_timeout_s=settings.request_timeout,
         shutdown_grace_s=SHUTDOWN_GRACE_S,

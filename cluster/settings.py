@@ -171,6 +171,12 @@ class ServeSettings:
     )
     max_concurrent: int = _setting(256, "requests that run at a time")
     max_queue: int = _setting(1024, "requests that wait beyond that; more are answered 429")
+    max_wait: float = _setting(
+        0.0,
+        "seconds after which a first token may come; a request for which it must be expected later is answered 429 at once. 0 "
+        "refuses only those that would not begin within their own timeout",
+        metavar="S",
+    )
     request_timeout: float = _setting(600.0, "seconds from the arrival of a request to its last token", metavar="S")
     startup_timeout: float = _setting(600.0, "seconds until the cluster must be ready", metavar="S")
     max_body: str = _setting("4MiB", "longest body of an HTTP request; longer ones are answered 413", metavar="SIZE")

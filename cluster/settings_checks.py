@@ -49,8 +49,11 @@ def check_settings(settings: ServeSettings) -> None:
         raise ConfigError(
             f"--itl-target-ms must be 0 for no target, or milliseconds above it, got {settings.itl_target_ms}"
         )
-    if not 0.0 <= settings.drain_timeout < 1e9:
-        raise ConfigError(f"--drain-timeout must be 0 or a number of seconds above it, got {settings.drain_timeout}")
+    for name in ("drain_timeout", "max_wait"):
+        if not 0.0 <= getattr(settings, name) < 1e9:
+            raise ConfigError(
+                f"--{flag_of(name)} must be 0 or a number of seconds above it, got {getattr(settings, name)}"
+            )
     for name in ("kv_cache_memory", "landing_memory", "slot_memory", "max_body", "swap_memory"):
         if (
             getattr(settings, name) or name != "kv_cache_memory"

@@ -36,8 +36,9 @@ class RouterConfig:
     `context_tokens` is the model's context; `max_request_tokens` is the most positions (prompt and answer) that the
     whole KV pool of a worker can hold, None when the pool is larger than the context. `vocab_size` is the number of
     token ids that the model knows, None when that is the tokenizer's. At most `max_concurrent` generations run and
-    `max_queue` wait. `request_timeout_s` counts from the arrival of a request to its last token. `max_choices` is the most
-    answers to one prompt of a request.
+    `max_queue` wait. `request_timeout_s` counts from the arrival of a request to its last token. A request whose first token
+    cannot be expected within `max_wait_s` is refused, or with None, within its own timeout. `max_choices` is the most answers
+    to one prompt of a request.
 
     With `api_keys` clients must show one of them. `tls_cert` and `tls_key` are PEM files, both or neither. Pages of
     `cors_origins` (`*` for all) may call from a browser. `grpc_port` is None for no gRPC, 0 for any free port. `wire` is how
@@ -57,6 +58,7 @@ class RouterConfig:
     vocab_size: int | None = None
     max_concurrent: int = 256
     max_queue: int = 1024
+    max_wait_s: float | None = None
     max_choices: int = MAX_CHOICES
     max_body_bytes: int = 4 * MIB
     body_timeout_s: float = 30.0
@@ -99,6 +101,10 @@ class RouterConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
+        if self.max_wait_s is not None and not self.max_wait_s > 0:
+            raise ConfigError(
+                f"max_wait_s must be a positive number of seconds, or None for no limit, got {self.max_wait_s}"
+            )
         if self.max_request_tokens is not None:
             self._at_least("max_request_tokens", 2)
         if self.link_bytes_per_second is not None:
@@ -115,6 +121,10 @@ class RouterConfig:
         if self.max_request_tokens is None:
             return self.context_tokens
         return min(self.context_tokens, self.max_request_tokens)
+
+    def patience_s(self, remaining_s: float) -> float:
+        """How long a request that has `remaining_s` left may be expected to wait for its first token."""
+        return remaining_s if self.max_wait_s is None else min(remaining_s, self.max_wait_s)
 
     @property
     def scheme(self) -> str:

@@ -32,6 +32,7 @@ class _Progress:
     texts: list[str] = field(default_factory=list)
     usage: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    retry_after_s: float | None = None
     is_done: bool = False
 
     def record(self, end_s: float) -> RequestRecord:
@@ -49,6 +50,7 @@ class _Progress:
             "".join(self.texts),
             self.usage.get("prompt_tokens", 0),
             cached or 0,
+            self.retry_after_s,
         )
 
 
@@ -88,6 +90,8 @@ async def send(target: Target, request: LoadRequest, due_at: float) -> RequestRe
         ):
             if response.status_code != 200:
                 progress.error = f"http_{response.status_code}"
+                if (retry_after := response.headers.get("retry-after", "")).isdecimal():
+                    progress.retry_after_s = float(retry_after)
                 await response.aread()
             else:
                 await _follow(response, progress, due_at)

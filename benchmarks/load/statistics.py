@@ -16,7 +16,8 @@ class RequestRecord:
 
     `event_times_s` are the arrivals of the events that carried tokens; one event can carry several, so
     `output_tokens` (by the server's own count) may be larger than their number. `error` is None for a request that ended well.
-    `prompt_tokens` and `cached_tokens` are the server's count too, 0 where it does not say.
+    `prompt_tokens` and `cached_tokens` are the server's count too, 0 where it does not say. `retry_after_s` is when a refused
+    request may be sent again, None where the server does not say.
     """
 
     event_times_s: tuple[float, ...] = ()
@@ -26,6 +27,7 @@ class RequestRecord:
     text: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    retry_after_s: float | None = None
 
     @property
     def ttft_s(self) -> float | None:

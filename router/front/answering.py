@@ -64,10 +64,13 @@ class Answering:
     async def _carry_out(self, writer: Writer) -> str:
         """Runs and writes everything; returns the outcome of the choices that did not end by themselves."""
         places: list[Place] = []
-        deadline = asyncio.timeout(self._call.timeout_s - (time.monotonic() - self._call.arrived_at))
+        remaining_s = self._call.timeout_s - (time.monotonic() - self._call.arrived_at)
+        deadline = asyncio.timeout(remaining_s)
         try:
             async with deadline:
-                places = self._front.admission.enter(sum(map(len, self._tallies)))
+                places = self._front.admission.enter(
+                    sum(map(len, self._tallies)), self._front.config.patience_s(remaining_s)
+                )
                 if self._front.config.log_prompts:
                     await self._log_prompts()
                 await self._run_requests(places, writer)

@@ -85,7 +85,7 @@ async def run_request(
     for place in places:
         await place.turn()
     front.metrics.queue_wait.observe(time.monotonic() - tallies[0].arrived_at)
-    reading = _Reading(front, plan, tallies)
+    reading = _Reading(front, plan, tallies, places)
     async with aclosing(front.generator.generate(tallies[0].request)) as batches:
         async for batch in batches:
             last = await _deliver(batch, reading, writer)
@@ -108,6 +108,8 @@ async def _deliver(batch: Sequence[GenerationEvent], reading: _Reading, writer: 
                 reading.tallies[0].count_landing(event)
             else:
                 reading.tallies[0].cached_tokens = event.cached_tokens
+                for place in reading.places:
+                    place.got_first_token()
                 await writer.begin(reading.prompt, event)
             continue
         piece = reading.piece_of(event)
@@ -123,8 +125,9 @@ async def _deliver(batch: Sequence[GenerationEvent], reading: _Reading, writer: 
 class _Reading:
     """The texts of a prompt's choices while they grow."""
 
-    def __init__(self, front: Front, plan: Plan, tallies: list[ChoiceTally]) -> None:
+    def __init__(self, front: Front, plan: Plan, tallies: list[ChoiceTally], places: list[Place]) -> None:
         self.num_open = len(tallies)
+        self.places = places
         self.prompt = tallies[0].index // len(tallies)
         self._front = front
         self._plan = plan

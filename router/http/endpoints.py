@@ -46,12 +46,16 @@ class GenerationEndpoint:
     form: Callable[[Plan, Tokenizer], AnswerFormat]
 
     async def answer(self, front: Front, request: Request) -> AnswerResponse:
-        """Reads, checks and plans. Raises errors of the tree; nothing has reached a worker then."""
+        """Reads, checks and plans. Raises errors of the tree; nothing has reached a worker then.
+
+        Who would be refused is refused before its body is read, so that refusals cost next to nothing.
+        """
         arrived_at = time.monotonic()
         config = front.config
         try:
             timeout_s = timeout_of(request.headers.get(TIMEOUT_HEADER), config.request_timeout_s)
             priority = priority_of(request.headers.get(PRIORITY_HEADER))
+            front.admission.check(config.patience_s(timeout_s))
             raw = await read_body(request, config.max_body_bytes, config.body_timeout_s)
             plan = await front.planners.run(
                 len(raw), lambda: self.plan(front, raw, priority), has_schema=may_have_schema(raw)

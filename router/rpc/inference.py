@@ -85,6 +85,8 @@ class InferenceService:
         arrived_at = time.monotonic()
         request_id = await open_call(context, self._retry_after_s)
         try:
+            timeout_s = self._timeout_s(context, arrived_at)
+            self._front.admission.check(self._front.config.patience_s(timeout_s))
             plan = await self._planned(raw)
         except Exception as failure:  # noqa: BLE001 - the client is told, and what was not raised on purpose is logged
             error = as_kvferry_error(failure, request_id)
@@ -92,7 +94,7 @@ class InferenceService:
             LOG.info("request %s refused: %s, parameter %s", request_id, error.code, error.param)
             await refuse_call(context, error, self._retry_after_s)
         writer = RpcWriter(context, plan, self._front.tokenizer)
-        call = Call(request_id, ENDPOINT, self._timeout_s(context, arrived_at), arrived_at)
+        call = Call(request_id, ENDPOINT, timeout_s, arrived_at)
         await Answering(self._front, plan, call).run(writer)
         if writer.failure is not None:
             await refuse_call(context, writer.failure, self._retry_after_s)

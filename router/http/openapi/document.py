@@ -178,11 +178,16 @@ def _description(front: Front) -> str:
             f"Limits: a prompt and its answer have {config.max_total_tokens} tokens at most; a body has "
             f"{config.max_body_bytes} bytes at most and must arrive within {config.body_timeout_s:g} s; a request may take "
             f"{config.request_timeout_s:g} s; a prompt has {config.max_choices} answers at most; {config.max_concurrent} "
-            f"answers are generated at once and {config.max_queue} more wait, all others are refused with 429.",
+            f"answers are generated at once and {config.max_queue} more wait, all others are refused with 429. So are those "
+            f"whose first token cannot be expected within {_most_wait(config)}.",
             f"Bodies are JSON, whatever their content type says. A field that is not described is refused. {UNSAID}",
             f"Of paths and methods that are not described: {unrouted}",
         )
     )
+
+
+def _most_wait(config: RouterConfig) -> str:
+    return "the time that they may take" if config.max_wait_s is None else f"{config.max_wait_s:g} s"
 
 
 def _plain(schema: Any) -> Any:

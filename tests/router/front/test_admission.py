@@ -88,3 +88,49 @@ async def test_once_closed_no_place_is_given() -> None:
     first.leave()
     await second.turn()
     assert admission.load == AdmissionLoad(running=1, waiting=0)
+
+
+async def test_a_first_token_that_would_come_too_late_is_not_waited_for() -> None:
+    """What was learned from those before decides: the request is refused at once, and a more patient one is not."""
+    now = [0.0]
+    admission = Admission(4, 100, clock=lambda: now[0])
+    for place in admission.enter(10):
+        now[0] += 1.0
+        place.got_first_token()
+        place.leave()
+    others = admission.enter(6)
+    with pytest.raises(Overloaded, match="6 others have no first token yet"):
+        admission.check(3.0)
+    with pytest.raises(Overloaded, match=r"in about 6\.0 s"):
+        admission.enter(1, 3.0)
+    admission.check(7.0)
+    for place in others:
+        place.leave()
+    admission.check(0.1)
+    assert admission.load == AdmissionLoad(running=0, waiting=0)
+
+
+async def test_a_request_that_is_too_late_already_is_not_called_an_overload() -> None:
+    """It has missed its own deadline, which whoever runs it will say."""
+    now = [0.0]
+    admission = Admission(4, 100, clock=lambda: now[0])
+    (place,) = admission.enter()
+    now[0] = 1.0
+    place.got_first_token()
+    admission.enter()
+    admission.enter(1, -0.5)
+
+
+async def test_a_first_token_counts_once() -> None:
+    """Saying it again, and leaving then, changes nothing."""
+    now = [0.0]
+    admission = Admission(4, 100, clock=lambda: now[0])
+    first, second = admission.enter(2)
+    now[0] = 1.0
+    first.got_first_token()
+    first.got_first_token()
+    first.leave()
+    with pytest.raises(Overloaded):
+        admission.check(0.9)
+    second.leave()
+    admission.check(0.1)
