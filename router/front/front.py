@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from protocol.errors import ModelNotFound
+from protocol.errors import KvferryError, ModelNotFound, Overloaded
 from router.config import RouterConfig
-from router.fleet.failures import FailureCounts
+from router.fleet.failures import FailureCause, FailureCounts
 from router.front.admission import Admission
 from router.front.grammar_trials import GrammarTrials
 from router.front.metrics import FrontMetrics
@@ -45,6 +45,12 @@ class Front:
         """Whether new requests can be served now, and why not."""
         state = self.generator.readiness()
         return replace(state, is_ready=False, reason=DRAINING) if self.admission.is_closed else state
+
+    def count_refusal(self, endpoint: str, error: KvferryError, request_id: str) -> None:
+        """Adds a request to the totals that was refused before anything was made of it."""
+        self.metrics.requests.labels(endpoint, error.code).inc()
+        if isinstance(error, Overloaded):
+            self.failures.count(FailureCause.QUEUE_FULL, request_id, error.message)
 
     def check_model(self, asked: str | None) -> None:
         """Raises `ModelNotFound` unless `asked` is the served model. A body without `model` means the served one."""

@@ -61,7 +61,7 @@ class GenerationEndpoint:
                 len(raw), lambda: self.plan(front, raw, priority), has_schema=may_have_schema(raw)
             )
         except KvferryError as error:
-            front.metrics.requests.labels(self.name, error.code).inc()
+            front.count_refusal(self.name, error, request_id_of(request))
             raise
         call = Call(request_id_of(request), self.name, timeout_s, arrived_at)
         return AnswerResponse(front, plan, self.form(plan, front.tokenizer), call)

@@ -90,7 +90,7 @@ class InferenceService:
             plan = await self._planned(raw)
         except Exception as failure:  # noqa: BLE001 - the client is told, and what was not raised on purpose is logged
             error = as_kvferry_error(failure, request_id)
-            self._front.metrics.requests.labels(ENDPOINT, error.code).inc()
+            self._front.count_refusal(ENDPOINT, error, request_id)
             LOG.info("request %s refused: %s, parameter %s", request_id, error.code, error.param)
             await refuse_call(context, error, self._retry_after_s)
         writer = RpcWriter(context, plan, self._front.tokenizer)
