@@ -178,20 +178,8 @@ class Attempt:
                     ticket = await self._reserve(prefill, decode)
                     outcome = await self._prefill_on(prefill, decode, ticket, books)
             except KvferryError as error:
-                # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
-                is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
-                if self._is_decode_at_fault or is_clients:
-                    raise
-                self._verdict.prefill_failed(prefill, error)
-                if self._terms.pair is not None:
-                    self._is_prefill_at_fault = True
-                    raise
-                self._remaining_s()
-                books.given_up()
-                self._is_taken = False
+                await self._give_up_on(prefill, decode, books, error)
                 tried.add(prefill.name)
-                # The decode worker is asked again under the same id, which a cancellation told later would hit.
-                await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
                 prefill_name = self._another_prefill(decode.name, tried)
                 continue
             self._verdict.served(prefill)
@@ -215,6 +203,24 @@ class Attempt:
         books.was_read(read.num_cached_tokens)
         wants_scores = self.request.num_prompt_logprobs is not None
         yield [GenerationStart(read.num_cached_tokens, read.scores if wants_scores else None)]
+
+    async def _give_up_on(
+        self, prefill: Member[PrefillClient], decode: Member[DecodeClient], books: AttemptBooks, error: KvferryError
+    ) -> None:
+        """A prefill worker failed the request: another one may be asked. Raises what nobody else could do better."""
+        # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
+        is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
+        if self._is_decode_at_fault or is_clients:
+            raise error
+        self._verdict.prefill_failed(prefill, error)
+        if self._terms.pair is not None:
+            self._is_prefill_at_fault = True
+            raise error
+        self._remaining_s()
+        books.given_up()
+        self._is_taken = False
+        # The decode worker is asked again under the same id, which a cancellation told later would hit.
+        await asyncio.gather(self._cancel_on(prefill, is_owed=True), self._cancel_on(decode, is_owed=False))
 
     async def _prompt_read(self, decode: Member[DecodeClient], inbox: TokenInbox) -> PromptRead:
         landed: list[InboxItem] = []  # of an earlier try with a prefill worker
