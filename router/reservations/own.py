@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +22,16 @@ log = logging.getLogger(__name__)
 
 CHANGES_EVERY_S = 0.05
 """While leases are held: windows begin and end without anybody's doing."""
+RENEW_EVERY_S = 1.0
+"""Leases live many times as long."""
 
 
 class OwnReservations:
-    """See `contract.Reservations`. `owner` is the router's name among the owners of leases, `clock` gives seconds."""
+    """See `contract.Reservations`. `owner` is the router's name among the owners of leases, `clock` gives seconds.
+
+    What has landed is kept until the planner is asked for something, or the timer runs: nobody hears of changes before, and of
+    a transfer that has ended meanwhile nothing has to be planned anew.
+    """
 
     def __init__(self, desk: PlannerDesk, owner: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._desk = desk
@@ -32,7 +39,10 @@ class OwnReservations:
         self._clock = clock
         self._on_pace: OnPace = _to_nobody
         self._held: set[int] = set()
+        self._landed: dict[int, int] = {}
+        self._renewed_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
 
     async def start(self, on_pace: OnPace) -> None:
         """Paces that change are told from now on."""
@@ -40,21 +50,23 @@ class OwnReservations:
 
     async def reserve(self, ask: TransferAsk) -> Reservation:
         """Answers at once. Raises `PlanRefused` and `Overloaded`."""
-        lease_id, pace = self._desk.reserve(self._owner, ask, self._clock())
+        now = self._clock()
+        self._tell_landed(now)
+        lease_id, pace = self._desk.reserve(self._owner, ask, now)
         self._held.add(lease_id)
         self._look_after(0.0)
         return Reservation(lease_id, pace)
 
     def progress(self, lease_id: int, acknowledged_bytes: int) -> None:
-        """Tells what has landed."""
-        with _never_raising("progress"):
-            self._desk.progress(lease_id, acknowledged_bytes, self._clock())
+        """Keeps what has landed of a lease that is held, to be told soon."""
+        if lease_id in self._held:
+            self._landed[lease_id] = acknowledged_bytes
 
     def release(self, lease_id: int) -> None:
         """Gives a lease back, and others what it had."""
         self._held.discard(lease_id)
         with _never_raising("a release"):
-            self._desk.release(lease_id, self._clock())
+            self._desk.release(lease_id, self._clock(), self._landed.pop(lease_id, 0))
         self._look_after(0.0)
 
     def observe(self, sight: NetworkSight) -> None:
@@ -64,11 +76,14 @@ class OwnReservations:
 
     def use(self) -> NetworkUse:
         """Ports, leases and their use now."""
-        return self._desk.use(self._clock())
+        now = self._clock()
+        self._tell_landed(now)
+        return self._desk.use(now)
 
     async def close(self) -> None:
         """Gives back all, and stops the timer."""
         self._held.clear()
+        self._landed.clear()
         self._look_after(0.0)
         with _never_raising("that this router leaves"):
             self._desk.leave(self._owner, self._clock())
@@ -77,15 +92,27 @@ class OwnReservations:
         """Tells the paces that have changed. The timer's work; tests with a clock of their own call it themselves."""
         with _never_raising("a question for changes"):
             now = self._clock()
-            self._desk.renew(self._owner, now)  # who asks is alive
+            self._tell_landed(now)
+            if now - self._renewed_at >= RENEW_EVERY_S:
+                self._desk.renew(self._owner, now)  # who asks is alive
+                self._renewed_at = now
             for lease_id, pace in self._desk.changes(now).get(self._owner, ()):
                 self._on_pace(lease_id, pace)
+
+    def _tell_landed(self, now: float) -> None:
+        landed, self._landed = self._landed, {}
+        for lease_id, acknowledged_bytes in landed.items():
+            with _never_raising("progress"):
+                self._desk.progress(lease_id, acknowledged_bytes, now)
 
     def _look_after(self, delay_s: float) -> None:
         """Asks for changes after so long, instead of when it was due before; never while nothing is held."""
         if self._timer is not None:
+            if self._is_due and self._held:
+                return
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer) if self._held else None
+        self._is_due = not delay_s
 
     def _on_timer(self) -> None:
         self._timer = None

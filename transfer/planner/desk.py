@@ -81,14 +81,15 @@ class PlannerDesk:
             self._usage.note(before, acknowledged_bytes, now)
         if after is None:
             self._counts.num_released += 1
-            self._forget_ended()
+            self._forget(lease_id)
 
-    def release(self, lease_id: int, now: float) -> None:
-        """Gives a lease back; nothing happens if it is gone."""
-        if lease_id in self._planner.leases:
+    def release(self, lease_id: int, now: float, acknowledged_bytes: int = 0) -> None:
+        """Gives a lease back of which so much has landed, if more than was told; nothing happens if it is gone."""
+        if (held := self._planner.leases.get(lease_id)) is not None:
+            self._usage.note(held, acknowledged_bytes, now)
             self._planner.release(lease_id, now)
             self._counts.num_released += 1
-            self._forget_ended()
+            self._forget(lease_id)
 
     def leave(self, owner: str, now: float) -> None:
         """A router that goes: its leases are given back, and workers that only it saw are forgotten."""
@@ -144,6 +145,11 @@ class PlannerDesk:
             self._planner.measure(source, destination, rate)
         self._counts.num_released += num_before - self.num_leases
         self._forget_ended()
+
+    def _forget(self, lease_id: int) -> None:
+        """One lease has ended."""
+        self._told.pop(lease_id, None)
+        self._usage.begun_at.pop(lease_id, None)
 
     def _forget_ended(self) -> None:
         held = self._planner.leases

@@ -35,7 +35,7 @@ class Ledger:
             raise Overloaded(f"the planner holds {len(self.leases)} leases, its limit; retry when transfers have ended")
         expires_at = now + self.terms.lease_s
         lease = Lease(self.next_lease_id, proposal.demand, proposal.pair, proposal.windows, expires_at)
-        return replace(self.with_lease(lease), next_lease_id=self.next_lease_id + 1), lease
+        return Ledger(self.terms, {**self.leases, lease.lease_id: lease}, self.next_lease_id + 1), lease
 
     def of(self, lease_id: int) -> Lease:
         """The lease of this id. Raises `UnknownLease`."""
@@ -50,7 +50,7 @@ class Ledger:
 
     def with_lease(self, lease: Lease) -> Ledger:
         """The ledger with this lease in place of the one of the same id."""
-        return replace(self, leases={**self.leases, lease.lease_id: lease})
+        return Ledger(self.terms, {**self.leases, lease.lease_id: lease}, self.next_lease_id)
 
     def with_windows(self, windows: Mapping[int, tuple[Window, ...]]) -> Ledger:
         """The ledger with other windows for some leases, by lease id."""
@@ -67,7 +67,9 @@ class Ledger:
 
     def without(self, lease_id: int) -> Ledger:
         """The ledger without a lease."""
-        return replace(self, leases={key: lease for key, lease in self.leases.items() if key != lease_id})
+        leases = dict(self.leases)
+        leases.pop(lease_id, None)
+        return Ledger(self.terms, leases, self.next_lease_id)
 
     def with_owner_renewed(self, owner: str, now: float) -> Ledger:
         """The ledger with the expiry of all of an owner's leases put off."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from protocol.pace import Pace
 from transfer.planner.lease import Pair
@@ -24,9 +24,11 @@ MIN_SHARE = 1 / 64
 _ROUNDING = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A lease at one moment: its way, with the rates that ports have now, and what is held for it; 0 outside its windows."""
+class Claim(NamedTuple):
+    """A lease at one moment: its way, with the rates that ports have now, and what is held for it; 0 outside its windows.
+
+    A tuple, since one is made of every lease whenever paces are asked for.
+    """
 
     lease_id: int
     pair: Pair
@@ -56,6 +58,33 @@ def paces(claims: Sequence[Claim], lends_idle: bool) -> dict[int, Pace]:
         is_shared = num_on[indices[0]] > 1 or num_on[indices[1]] > 1 or not (lends_idle or weight)
         found[claim.lease_id] = Pace(weight if weight < rate else rate, rate, is_shared)
     return found
+
+
+def least_pace(claim: Claim, near: Sequence[Claim], lends_idle: bool) -> Pace:
+    """A pace for one lease of which `near` are all others that share a port with it: what it has if each of them takes its
+    part of that port, and so never more than in `paces`, but found in one look at each.
+
+    The same as there where all are on the same two ports.
+    """
+    weight, pair = claim.reserved_bytes_per_second, claim.pair
+    if not lends_idle:
+        return Pace(weight, weight, is_shared=bool(near) or not weight)
+    egress, ingress = pair.egress.name, pair.ingress.name
+    on_egress = [held for _, way, held in near if way.egress.name == egress]
+    on_ingress = [held for _, way, held in near if way.ingress.name == ingress]
+    on_both = [held for _, way, held in near if way.ingress.name == ingress and way.egress.name == egress]
+    places = (
+        (pair.egress.bytes_per_second, on_egress),
+        (pair.ingress.bytes_per_second, on_ingress),
+        (pair.bytes_per_second, on_both),
+    )
+    if weight:
+        rate = min([has * weight / (weight + sum(held)) for has, held in places])
+    else:
+        rate = MIN_SHARE * min(pair.egress.bytes_per_second, pair.ingress.bytes_per_second)
+        if not any(on_egress) and not any(on_ingress):  # who holds something may have all that is idle
+            rate = max(rate, min([has / (1 + len(held)) for has, held in places]))
+    return Pace(weight if weight < rate else rate, rate, is_shared=bool(near))
 
 
 def _resources(claims: Sequence[Claim]) -> tuple[list[tuple[int, ...]], list[float]]:

@@ -80,16 +80,14 @@ class PacketFabric:
             for each in proposal.yields
         ):
             raise StaleProposal(f"a lease that would yield to request {request_id} has changed; propose again")
-        ledger, lease = self.ledger.opened(proposal, now)
-        fabric = self._with_yields(proposal.yields, now)
+        fabric = self._with_yields(proposal.yields, now) if proposal.yields else self
+        ledger, lease = fabric.ledger.opened(proposal, now)
         changed = [fabric.leases[each.lease_id] for each in proposal.yields]
-        is_free = all(
-            resource.excess(window) <= 0 for window in lease.windows for resource in fabric._resources(lease.pair)
-        )
+        resources = fabric._resources(lease.pair)
+        is_free = all(resource.excess(window) <= 0 for window in lease.windows for resource in resources)
         if lease.windows[-1].end <= now or not is_free or any(self._is_oversold(fabric, each) for each in changed):
             raise StaleProposal(f"the rate proposed to request {request_id} is sold; propose again")
-        ledger = replace(ledger, leases={**fabric.leases, lease.lease_id: lease})
-        return replace(fabric._moved((), (lease,), now), ledger=ledger), lease
+        return fabric._moved((), (lease,), now, ledger), lease
 
     def progress(self, lease_id: int, acknowledged_bytes: int, now: float) -> tuple[PacketFabric, Lease | None]:
         """Plans what is left from now on: sooner with what others gave back or yield, later if the transfer is late."""
@@ -107,7 +105,7 @@ class PacketFabric:
         """Gives the rate back at once."""
         if lease_id not in self.leases:
             return self
-        return replace(self._moved((self.leases[lease_id],), (), now), ledger=self.ledger.without(lease_id))
+        return self._moved((self.leases[lease_id],), (), now, self.ledger.without(lease_id))
 
     def with_pairs(self, pairs: Mapping[tuple[str, str], Pair]) -> PacketFabric:
         """Plans made from now on know the new rates."""
@@ -126,11 +124,11 @@ class PacketFabric:
 
     def _planned_anew(self, lease: Lease, now: float) -> tuple[PacketFabric, Lease]:
         ledger = self.ledger.with_lease(replace(lease, windows=()))
-        freed = replace(self._moved((self.leases[lease.lease_id],), (), now), ledger=ledger)
+        freed = self._moved((self.leases[lease.lease_id],), (), now, ledger)
         proposal = freed._planned(lease.demand, lease.pair, lease.remaining_bytes, now)
         moved = replace(lease, windows=proposal.windows)
-        fabric = freed._with_yields(proposal.yields, now)._moved((), (moved,), now)
-        return replace(fabric, ledger=fabric.ledger.with_lease(moved)), moved
+        fabric = freed._with_yields(proposal.yields, now) if proposal.yields else freed
+        return fabric._moved((), (moved,), now, fabric.ledger.with_lease(moved)), moved
 
     def _planned(self, demand: TransferDemand, pair: Pair, num_bytes: int, now: float) -> Proposal:
         search, resources, start = self._search(demand, pair, num_bytes), self._resources(pair), max(now, demand.start)
@@ -208,22 +206,29 @@ class PacketFabric:
         return Search(demand, num_bytes, max(1, int(self.max_share * narrowest)), max(1, int(MIN_SHARE * narrowest)))
 
     def _resources(self, pair: Pair) -> tuple[Resource, ...]:
-        rates = (pair.egress.bytes_per_second, pair.ingress.bytes_per_second, pair.bytes_per_second)
-        keys = _keys(pair)
-        return tuple(Resource(key, rate, self.profiles.get(key, _EMPTY)) for key, rate in zip(keys, rates, strict=True))
+        sold = self.profiles.get
+        egress, ingress, between = _keys(pair)
+        return (
+            Resource(egress, pair.egress.bytes_per_second, sold(egress, _EMPTY)),
+            Resource(ingress, pair.ingress.bytes_per_second, sold(ingress, _EMPTY)),
+            Resource(between, pair.bytes_per_second, sold(between, _EMPTY)),
+        )
 
-    def _moved(self, freed: Iterable[Lease], held: Iterable[Lease], now: float) -> PacketFabric:
-        """The fabric without what some leases hold and with what others do; the ledger stays as it is."""
+    def _moved(
+        self, freed: Iterable[Lease], held: Iterable[Lease], now: float, ledger: Ledger | None = None
+    ) -> PacketFabric:
+        """The fabric without what some leases hold and with what others do; the ledger stays as it is, or is as given."""
         profiles = dict(self.profiles)
         for leases, sign in ((freed, -1), (held, 1)):
             for lease in leases:
+                holds = [(max(now, each.start), each.end, sign * each.bytes_per_second) for each in lease.windows]
                 for key in _keys(lease.pair):
                     profile = profiles.pop(key, _EMPTY).pruned(now)
-                    for window in lease.windows:
-                        profile = profile.with_hold(max(now, window.start), window.end, sign * window.bytes_per_second)
+                    for hold in holds:
+                        profile = profile.with_hold(*hold)
                     if profile.times:
                         profiles[key] = profile
-        return replace(self, profiles=profiles)
+        return PacketFabric(ledger or self.ledger, self.max_share, profiles)
 
 
 def _room(longer: Iterable[Lease], key: Key, start: float) -> Iterator[tuple[float, float, int]]:
@@ -255,6 +260,6 @@ def _floor(pair: Pair) -> int:
     return max(1, int(FLOOR_SHARE * pair.max_bytes_per_second))
 
 
-def _keys(pair: Pair) -> tuple[Key, ...]:
+def _keys(pair: Pair) -> tuple[Key, Key, Key]:
     source, destination = pair.names
     return ("egress", source), ("ingress", destination), ("pair", source, destination)

@@ -57,6 +57,8 @@ class Search:
 
     def plan(self, resources: tuple[Resource, ...], start: float) -> tuple[Window, ...]:
         """Windows for all bytes, in order of time, from `start` on."""
+        if (whole := self._whole(resources, start)) is not None:
+            return (whole,)
         windows: list[Window] = []
         rest, time = self, start
         for _ in range(MAX_STEPS):
@@ -77,6 +79,13 @@ class Search:
         last = replace(best, end=min(end, best.end), num_bytes=rest.num_bytes)
         return _merged((*windows, last))
 
+    def _whole(self, resources: tuple[Resource, ...], start: float) -> Window | None:
+        """One window at the rate that is asked, which stays the same while it is had; None if it is not free throughout."""
+        rate = self.asked(start)
+        end = _end(start, self.num_bytes, rate)
+        is_free = rate <= self._free_until(resources, start, end)
+        return Window(start, start, end, rate, self.num_bytes) if is_free else None
+
     def _after(self, windows: list[Window], window: Window) -> Search:
         """The search for what is left behind a window, which is added to those before; one byte is always left."""
         num_bytes = min(window.num_bytes, self.num_bytes - 1)
@@ -84,7 +93,7 @@ class Search:
         return replace(self, num_bytes=self.num_bytes - num_bytes)
 
     def _free_until(self, resources: tuple[Resource, ...], start: float, end: float) -> int:
-        return min(each.bytes_per_second - each.sold.peak(start, end) for each in resources)
+        return min([each.bytes_per_second - each.sold.peak(start, end) for each in resources])
 
     def _soonest(self, resources: tuple[Resource, ...], start: float) -> Window:
         least = min(self.least, self.demand.produced_bytes_per_second)
@@ -148,8 +157,8 @@ def _end(start: float, num_bytes: int, bytes_per_second: int) -> float:
 
 
 def _free_at(resources: tuple[Resource, ...], time: float) -> int:
-    return min(each.free_at(time) for each in resources)
+    return min([each.free_at(time) for each in resources])
 
 
 def _next_change(resources: tuple[Resource, ...], time: float) -> float:
-    return min(each.sold.next_change(time) for each in resources)
+    return min([each.sold.next_change(time) for each in resources])

@@ -6,14 +6,14 @@ several routers share it through a service in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from protocol.errors import PlanRefused
 from protocol.pace import Pace
 from transfer.planner.fabric import Fabric
 from transfer.planner.lease import Direction, Lease, Pair, Port, Proposal, TransferDemand
-from transfer.planner.paces import Claim, paces
+from transfer.planner.paces import Claim, least_pace, paces
 
 
 class TransferPlanner:
@@ -29,6 +29,7 @@ class TransferPlanner:
         self._fixed = fixed_bytes_per_second
         self._ports: dict[tuple[Direction, str], Port] = {}
         self._measured: dict[tuple[str, str], int] = {}
+        self._pairs: dict[tuple[str, str], Pair] = {}
         self._is_measured_anew = False
 
     @property
@@ -49,29 +50,35 @@ class TransferPlanner:
     def set_port(self, port: Port) -> None:
         """Makes a port known, or its rate another. What was sold stays sold; a narrower port sells nothing until it fits."""
         port = replace(port, bytes_per_second=self._fixed or port.bytes_per_second)
-        self._is_measured_anew |= self._ports.get((port.direction, port.name)) != port
-        self._ports[port.direction, port.name] = port
+        if self._ports.get((port.direction, port.name)) != port:
+            self._ports[port.direction, port.name] = port
+            self._measure_anew()
 
     def measure(self, source: str, destination: str, bytes_per_second: float) -> None:
         """Notes the achieved rate of a pair; until the first one a pair carries what its ports do. Less than 1 says nothing."""
-        if bytes_per_second >= 1.0:
-            self._is_measured_anew |= self._measured.get((source, destination)) != int(bytes_per_second)
+        if bytes_per_second >= 1.0 and self._measured.get((source, destination)) != int(bytes_per_second):
             self._measured[source, destination] = int(bytes_per_second)
+            self._measure_anew()
 
     def forget_worker(self, name: str, now: float) -> None:
         """Takes a worker that is gone out: its ports, its measurements, and the leases to and from it."""
         for direction in Direction:
             self._ports.pop((direction, name), None)
         self._measured = {names: rate for names, rate in self._measured.items() if name not in names}
+        self._pairs.clear()
         for lease in tuple(self.leases.values()):
             if name in lease.pair.names:
                 self.release(lease.lease_id, now)
 
     def pair(self, source: str, destination: str) -> Pair:
         """The way between two workers. Raises `PlanRefused` when one of their ports is not known."""
-        egress, ingress = self._port(source, Direction.EGRESS), self._port(destination, Direction.INGRESS)
-        rate = self._fixed or self._measured.get((source, destination))
-        return Pair(egress, ingress, rate or min(egress.bytes_per_second, ingress.bytes_per_second))
+        names = source, destination
+        if (pair := self._pairs.get(names)) is None:
+            egress, ingress = self._port(source, Direction.EGRESS), self._port(destination, Direction.INGRESS)
+            rate = self._fixed or self._measured.get(names)
+            pair = Pair(egress, ingress, rate or min(egress.bytes_per_second, ingress.bytes_per_second))
+            self._pairs[names] = pair
+        return pair
 
     def propose(self, demand: TransferDemand, now: float) -> Proposal:
         """What the demand would get now; for comparing pairs. Holds nothing. Raises `PlanRefused` for unknown ports."""
@@ -118,21 +125,18 @@ class TransferPlanner:
 
     def paces(self, now: float) -> dict[int, Pace]:
         """What every lease holds and may use at this instant, by its id, with the rates that ports have now."""
-        return self._paces(self._fabric_now().leases.values(), now)
+        claims = [_claim(lease, now) for lease in self._fabric_now().leases.values()]
+        return paces(claims, self._fabric.lends_idle)
 
     def first_pace(self, lease: Lease, now: float) -> Pace:
         """The pace of a lease from those alone that share a port with it: never more than in `paces`, and soon found."""
         source, destination = lease.pair.names
         near = [
-            each
+            _claim(each, now)
             for each in self._fabric_now().leases.values()
-            if each.demand.source == source or each.demand.destination == destination
+            if (each.demand.source == source or each.demand.destination == destination) and each is not lease
         ]
-        return self._paces(near, now)[lease.lease_id]
-
-    def _paces(self, leases: Iterable[Lease], now: float) -> dict[int, Pace]:
-        claims = [Claim(lease.lease_id, lease.pair, lease.bytes_per_second(now)) for lease in leases]
-        return paces(claims, self._fabric.lends_idle)
+        return least_pace(_claim(lease, now), near, self._fabric.lends_idle)
 
     def _fabric_now(self) -> Fabric:
         """The fabric, its leases over ports and pairs as they were measured last."""
@@ -142,7 +146,15 @@ class TransferPlanner:
             self._is_measured_anew = False
         return self._fabric
 
+    def _measure_anew(self) -> None:
+        self._is_measured_anew = True
+        self._pairs.clear()
+
     def _port(self, name: str, direction: Direction) -> Port:
         if (direction, name) not in self._ports:
             raise PlanRefused(f"the planner knows no {direction} port of {name}; the worker reports it when it starts")
         return self._ports[direction, name]
+
+
+def _claim(lease: Lease, now: float) -> Claim:
+    return Claim(lease.lease_id, lease.pair, lease.bytes_per_second(now))

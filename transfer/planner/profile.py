@@ -68,18 +68,20 @@ class RateProfile:
         return RateProfile((now, *self.times[index + 1 :]), self.rates[index:])
 
     def _changed(self, start: float, end: float, change: int) -> RateProfile:
-        if end <= start:
+        """The profile with `change` more in `[start, end)`: inside that rates differ as before, so that only its ends are new."""
+        if end <= start or not change:
             return self
-        first, last = bisect_left(self.times, start), bisect_right(self.times, end)
-        inner_times = [time for time in self.times[first:last] if start < time < end]
-        steps = [(start, self.at(start) + change), *((time, self.at(time) + change) for time in inner_times)]
-        steps.append((end, self.at(end)))
-        before = self.rates[first - 1] if first else 0
-        kept = []
-        for time, rate in steps:
-            if rate != before:
-                kept.append((time, rate))
-            before = rate
-        times = (*self.times[:first], *(time for time, _ in kept), *self.times[last:])
-        rates = (*self.rates[:first], *(rate for _, rate in kept), *self.rates[last:])
-        return RateProfile(times, rates)
+        times, rates = self.times, self.rates
+        first, last = bisect_left(times, start), bisect_left(times, end)
+        before = rates[first - 1] if first else 0
+        until = rates[last - 1] if last else 0
+        inner_times, inner_rates = times[first:last], tuple([rate + change for rate in rates[first:last]])
+        if first == len(times) or times[first] != start:
+            inner_times, inner_rates = (start, *inner_times), (before + change, *inner_rates)
+        elif inner_rates[0] == before:
+            inner_times, inner_rates = inner_times[1:], inner_rates[1:]
+        if last == len(times) or times[last] != end:
+            inner_times, inner_rates = (*inner_times, end), (*inner_rates, until)
+        elif rates[last] == until + change:
+            last += 1
+        return RateProfile(times[:first] + inner_times + times[last:], rates[:first] + inner_rates + rates[last:])
