@@ -68,7 +68,7 @@ class RateProfile:
         return RateProfile((now, *self.times[index + 1 :]), self.rates[index:])
 
     def _changed(self, start: float, end: float, change: int) -> RateProfile:
-        """The profile with `change` more in `[start, end)`: inside that rates differ as before, so that only its ends are new."""
+        """The profile with `change` more in `[start, end)`: inside, rates differ as before; only its ends are new."""
         if end <= start or not change:
             return self
         times, rates = self.times, self.rates
