@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from benchmarks.machine import machine_facts
-from benchmarks.plain_pair_cost import plain_choice
 from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from protocol.ids import WorkerId, new_request_id
@@ -32,6 +31,7 @@ from protocol.wire import worker_id_to_wire
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
 from router.fleet.question import RoutingRules, question_of
+from scheduling.few_pairs import plain_choice
 from scheduling.pair_cost import least_cost
 from scheduling.prefill_time import PrefillTimeModel, PromptWork
 

@@ -122,9 +122,12 @@ class Attempt:
     def _wanted(self, items: list[InboxItem], books: AttemptBooks) -> list[GenerationEvent]:
         """What has come, but for tokens of choices that were abandoned."""
         events: list[GenerationEvent] = []
+        has_token = False
         for item in items:
             if isinstance(item, GeneratedToken):
-                books.first_token()
+                if not has_token:
+                    has_token = True
+                    books.first_token()
                 if not self._has_decoded:
                     self._first_decoded()
                 if item.choice in self._abandoned:

@@ -10,10 +10,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from router.config import RoutingPolicy
+from scheduling.few_pairs import is_for_few, plain_choice
 from scheduling.pair_cost import DecodeLoad, Pair, PairingQuestion, PrefillLoad, emptiness, least_cost
 
 PairPolicy = Callable[[PairingQuestion], Pair | None]
 """None when nobody can decode."""
+
+
+def joint(question: PairingQuestion) -> Pair | None:
+    """The least predicted cost, by whichever way finds it sooner."""
+    return plain_choice(question) if is_for_few(question) else least_cost(question)
 
 
 def round_robin(question: PairingQuestion) -> Pair | None:
@@ -80,7 +86,7 @@ def _two(indices: list[int], numbers: random.Random) -> list[int]:
 
 
 POLICIES: Mapping[RoutingPolicy, PairPolicy] = {
-    RoutingPolicy.JOINT: least_cost,
+    RoutingPolicy.JOINT: joint,
     RoutingPolicy.ROUND_ROBIN: round_robin,
     RoutingPolicy.LEAST_LOADED: least_loaded,
     RoutingPolicy.POWER_OF_TWO: power_of_two,

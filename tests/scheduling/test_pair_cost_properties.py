@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from benchmarks.plain_pair_cost import plain_choice, plain_costs
+from scheduling.few_pairs import plain_choice, plain_costs
 from scheduling.pair_cost import DecodeLoad, LinkLoads, Pair, PairingQuestion, PrefillLoad, least_cost, pair_costs
 from scheduling.prefill_time import PrefillTimeModel, PromptWork
 from tests.scheduling.loads import KV_BYTES, Links, decode, prefill, question

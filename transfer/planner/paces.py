@@ -60,31 +60,39 @@ def paces(claims: Sequence[Claim], lends_idle: bool) -> dict[int, Pace]:
     return found
 
 
-def least_pace(claim: Claim, near: Sequence[Claim], lends_idle: bool) -> Pace:
-    """A pace for one lease of which `near` are all others that share a port with it: what it has if each of them takes its
-    part of that port, and so never more than in `paces`, but found in one look at each.
+def least_pace(claim: Claim, num_near: int, holding: Sequence[Claim], lends_idle: bool) -> Pace:
+    """A pace for one lease, found in a look or two at each other one: what it has if all others on a port take their part of
+    it, and so never more than in `paces`; the same as there where all are on the same two ports.
 
-    The same as there where all are on the same two ports.
+    `num_near` others share a port with it, of which `holding` hold something now.
     """
     weight, pair = claim.reserved_bytes_per_second, claim.pair
     if not lends_idle:
-        return Pace(weight, weight, is_shared=bool(near) or not weight)
-    egress, ingress = pair.egress.name, pair.ingress.name
-    on_egress = [held for _, way, held in near if way.egress.name == egress]
-    on_ingress = [held for _, way, held in near if way.ingress.name == ingress]
-    on_both = [held for _, way, held in near if way.ingress.name == ingress and way.egress.name == egress]
-    places = (
-        (pair.egress.bytes_per_second, on_egress),
-        (pair.ingress.bytes_per_second, on_ingress),
-        (pair.bytes_per_second, on_both),
-    )
+        return Pace(weight, weight, is_shared=bool(num_near or not weight))
+    has_egress, has_ingress = pair.egress.bytes_per_second, pair.ingress.bytes_per_second
     if weight:
-        rate = min([has * weight / (weight + sum(held)) for has, held in places])
+        held_egress, held_ingress, held_between = _held_on(pair, holding)
+        rate = min(
+            has_egress * weight / (weight + held_egress),
+            has_ingress * weight / (weight + held_ingress),
+            pair.bytes_per_second * weight / (weight + held_between),
+        )
     else:
-        rate = MIN_SHARE * min(pair.egress.bytes_per_second, pair.ingress.bytes_per_second)
-        if not any(on_egress) and not any(on_ingress):  # who holds something may have all that is idle
-            rate = max(rate, min([has / (1 + len(held)) for has, held in places]))
-    return Pace(weight if weight < rate else rate, rate, is_shared=bool(near))
+        rate = MIN_SHARE * min(has_egress, has_ingress)
+        if not holding:  # else they may have all that is idle
+            rate = max(rate, min(has_egress, has_ingress, pair.bytes_per_second) / (1 + num_near))
+    return Pace(weight if weight < rate else rate, rate, is_shared=num_near > 0)
+
+
+def _held_on(pair: Pair, claims: Sequence[Claim]) -> tuple[int, int, int]:
+    """What claims hold on the egress, on the ingress, and on the way between."""
+    on_egress = on_ingress = on_both = 0
+    for _, way, held in claims:
+        is_on_egress, is_on_ingress = way.egress.name == pair.egress.name, way.ingress.name == pair.ingress.name
+        on_egress += held if is_on_egress else 0
+        on_ingress += held if is_on_ingress else 0
+        on_both += held if is_on_egress and is_on_ingress else 0
+    return on_egress, on_ingress, on_both
 
 
 def _resources(claims: Sequence[Claim]) -> tuple[list[tuple[int, ...]], list[float]]:

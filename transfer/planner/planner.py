@@ -136,7 +136,9 @@ class TransferPlanner:
             for each in self._fabric_now().leases.values()
             if (each.demand.source == source or each.demand.destination == destination) and each is not lease
         ]
-        return least_pace(_claim(lease, now), near, self._fabric.lends_idle)
+        held = [(each, rate) for each in near if (rate := each.bytes_per_second(now))]
+        holding = [Claim(each.lease_id, each.pair, rate) for each, rate in held]
+        return least_pace(_claim(lease, now), len(near), holding, self._fabric.lends_idle)
 
     def _fabric_now(self) -> Fabric:
         """The fabric, its leases over ports and pairs as they were measured last."""

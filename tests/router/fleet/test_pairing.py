@@ -16,10 +16,23 @@ ALL = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 TWO = [prefill("p0"), prefill("p1")]
 
 
-def test_every_name_has_its_rule_and_joint_is_the_cost() -> None:
+def test_every_name_has_its_rule() -> None:
     """What the setting offers can be had."""
     assert set(POLICIES) == set(RoutingPolicy)
-    assert POLICIES[RoutingPolicy.JOINT] is least_cost
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 8])
+def test_joint_is_the_least_cost(num_workers: int) -> None:
+    """Of few workers as of many, each pair in turn being the cheapest."""
+    names = [str(number) for number in range(num_workers)]
+    decodes = [decode(f"d{name}") for name in names]
+    for best in range(num_workers):
+        prefills = [prefill(f"p{name}", num_queued_tokens=0 if name == names[best] else 9000) for name in names]
+        asked = question(prefills, decodes)
+        chosen = POLICIES[RoutingPolicy.JOINT](asked)
+        assert chosen == least_cost(asked)
+        assert chosen is not None
+        assert chosen.prefill == f"p{best}"
 
 
 @ALL

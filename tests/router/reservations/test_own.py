@@ -97,6 +97,22 @@ async def test_what_is_given_back_is_free() -> None:
     await own.close()
 
 
+async def test_what_landed_last_counts_though_its_lease_is_given_back_at_once() -> None:
+    """The ports have carried it; what landed of a lease that is gone counts for nobody."""
+    own = await Told().start()
+    lease_id = (await own.reserve(_ask())).lease_id
+    own.progress(lease_id, 0)
+    own.progress(lease_id, 1000)
+    own.release(lease_id)
+    own.progress(lease_id, 2000)
+    assert {port.worker: port.achieved_bytes_per_second for port in own.use().ports} == {
+        "prefill-0": 500,
+        "prefill-1": 0,
+        "decode-0": 500,
+    }
+    await own.close()
+
+
 async def test_no_timer_outlives_the_leases() -> None:
     """Nothing is scheduled while nothing is held: a router that is idle does nothing."""
     own = await Told().start()

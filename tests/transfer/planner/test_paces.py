@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.pace import Pace
 from tests.transfer.planner.demands import MB, egress, ingress
 from transfer.planner.lease import Pair
-from transfer.planner.paces import MIN_SHARE, Claim, paces
+from transfer.planner.paces import MIN_SHARE, Claim, least_pace, paces
 
 SOURCES, DESTINATIONS = [f"p{index}" for index in range(4)], [f"d{index}" for index in range(3)]
 
@@ -103,3 +104,30 @@ def test_ports_are_filled_and_never_exceeded(chosen: list[tuple[tuple[str, str],
     for each in claims:
         assert found[each.lease_id].allowed_bytes_per_second >= each.reserved_bytes_per_second * (1 - 1e-9)
         assert full & {*each.pair.names, each.pair.names}
+
+
+def first_pace(claims: list[Claim], *, lends_idle: bool = True) -> Pace:
+    """What the first of these is told before all have been looked at."""
+    first, *others = claims
+    near = [one for one in others if set(one.pair.names) & set(first.pair.names)]
+    return least_pace(first, len(near), [one for one in near if one.reserved_bytes_per_second], lends_idle)
+
+
+@given(st.lists(st.tuples(ways, st.integers(0, 20)), min_size=1, max_size=12), st.integers(1, 100), st.booleans())
+def test_a_first_pace_is_never_more_than_the_pace(
+    chosen: list[tuple[tuple[str, str], int]], carried: int, lends_idle: bool
+) -> None:
+    """It knows whether a port is shared, and what is held, as far as the ports have it."""
+    claims = [claim(index, MB * reserved, way, MB * carried) for index, (way, reserved) in enumerate(chosen)]
+    exact, first = paces(claims, lends_idle)[0], first_pace(claims, lends_idle=lends_idle)
+    assert first.allowed_bytes_per_second <= exact.allowed_bytes_per_second * (1 + 1e-9)
+    assert first.is_shared == exact.is_shared
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(1, 100))
+def test_a_first_pace_on_one_way_is_the_pace(reserved: list[int], carried: int) -> None:
+    """Where all go from the same worker to the same."""
+    claims = [claim(index, MB * each, rate=MB * carried) for index, each in enumerate(reserved)]
+    exact, first = paces(claims, lends_idle=True)[0], first_pace(claims)
+    assert first.allowed_bytes_per_second == pytest.approx(exact.allowed_bytes_per_second)
+    assert first.reserved_bytes_per_second == pytest.approx(exact.reserved_bytes_per_second)
