@@ -30,7 +30,7 @@ from benchmarks.endurance.asking import QuickClient
 from benchmarks.endurance.processes import RAY, Watch
 from benchmarks.endurance.rest import come_to_rest
 from benchmarks.endurance.session import TINY, Session, add_session_options, in_session
-from benchmarks.endurance.stages import Stage, StageFigures, figures_of
+from benchmarks.endurance.stages import REFUSED, Stage, StageFigures, figures_of
 from benchmarks.load.arrivals import poisson_arrivals
 from benchmarks.load.client import LoadRequest
 from benchmarks.load.on_cluster import run_benchmark, say
@@ -41,6 +41,8 @@ SHARES = (0.7, 0.85, 1.0)
 """Of the rate that clients in lanes got."""
 LEAST_GOODPUT = 0.9
 MAX_REFUSAL_S = 1.0
+REFUSED_PAUSE_S = 0.2
+"""Before a client in a lane asks again."""
 MAX_GROWTH_SHARE = 0.02
 """Of a process's memory, between the second and the last quarter of the overload."""
 LOOK_EVERY_S = 0.5
@@ -69,7 +71,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--prompt-tokens", type=int, default=1024, help="default %(default)s")
     add("--output-tokens", type=int, default=32, help="default %(default)s")
-    add("--lanes", type=int, default=16, help="clients that find the rate (default %(default)s)")
+    add("--lanes", type=int, default=6, help="clients that find the rate (default %(default)s)")
     add("--duration-s", type=float, help="of each load; default 60, with --smoke 10")
     add("--ttft-limit-s", type=float, default=4.0, help="default %(default)s")
     add("--wait-share", type=float, default=0.6, help="--max-wait as a share of it; 0 sets none (default %(default)s)")
@@ -101,7 +103,9 @@ class Loads:
     client: QuickClient
 
     async def rate_in_lanes(self) -> float:
-        """Answers a second when each of the lanes asks again once it was answered. Raises `RuntimeError` for a failure."""
+        """Answers a second when each of the lanes asks again once it was answered, or refused. Raises `RuntimeError` for any
+        other failure.
+        """
         end = time.monotonic() + self.arguments.duration_s
         counts = await asyncio.gather(*(self._lane(number, end) for number in range(self.arguments.lanes)))
         return float(sum(counts) / self.arguments.duration_s)
@@ -111,9 +115,13 @@ class Loads:
         while time.monotonic() < end:
             key = f"lane/{self.arguments.seed}/{number}/{num_answered}"
             shape = self.arguments.prompt_tokens, self.arguments.output_tokens
-            if error := await self.session.ask(key, *shape, time.monotonic()):
+            error = await self.session.ask(key, *shape, time.monotonic())
+            if error == REFUSED:
+                await asyncio.sleep(REFUSED_PAUSE_S)
+            elif error is not None:
                 raise RuntimeError(f"a request ended with {error} though no more than {self.arguments.lanes} ran")
-            num_answered += time.monotonic() < end
+            else:
+                num_answered += time.monotonic() < end
         return num_answered
 
     async def open_load(self, rate: float) -> StageFigures:

@@ -31,10 +31,10 @@ class FirstTokenForecast:
         self._log_seconds_each: float | None = None
 
     def expected_s(self) -> float:
-        """What whoever joins now must expect; 0 when nobody is ahead, or when nothing was learned yet."""
-        if self._log_seconds_each is None:
+        """What whoever joins now must expect, its own turn included; 0 when nobody is ahead, or nothing was learned yet."""
+        if self._log_seconds_each is None or not self.num_waiting:
             return 0.0
-        return self.num_waiting * math.exp(self._log_seconds_each)
+        return (self.num_waiting + 1) * math.exp(self._log_seconds_each)
 
     def join(self, now: float) -> Wait:
         """A wait begins."""

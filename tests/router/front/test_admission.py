@@ -101,9 +101,9 @@ async def test_a_first_token_that_would_come_too_late_is_not_waited_for() -> Non
     others = admission.enter(6)
     with pytest.raises(Overloaded, match="6 others have no first token yet"):
         admission.check(3.0)
-    with pytest.raises(Overloaded, match=r"in about 6\.0 s"):
+    with pytest.raises(Overloaded, match=r"in about 7\.0 s"):
         admission.enter(1, 3.0)
-    admission.check(7.0)
+    admission.check(8.0)
     for place in others:
         place.leave()
     admission.check(0.1)

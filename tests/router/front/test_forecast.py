@@ -21,13 +21,13 @@ def test_nothing_is_expected_before_anything_was_learned() -> None:
 
 
 def test_a_wait_is_those_ahead_times_what_each_costs() -> None:
-    """By Little's law, and nothing when nobody is ahead."""
+    """By Little's law, its own turn included, and nothing when nobody is ahead."""
     forecast = FirstTokenForecast()
     _served(forecast, 50, 0.25)
     assert forecast.expected_s() == 0.0
     for _ in range(8):
         forecast.join(100.0)
-    assert forecast.expected_s() == pytest.approx(8 * 0.25)
+    assert forecast.expected_s() == pytest.approx((8 + 1) * 0.25)
 
 
 def test_requests_that_are_served_together_cost_less_each() -> None:
@@ -51,7 +51,7 @@ def test_a_wait_that_was_given_up_teaches_nothing_and_counts_no_more() -> None:
     forecast.left(before[0])
     forecast.answered(before[0], 1e6)
     assert forecast.num_waiting == 1
-    assert forecast.expected_s() == pytest.approx(1.0)
+    assert forecast.expected_s() == pytest.approx(2.0)
 
 
 def test_the_forecast_is_right_soon_after_a_stall() -> None:
