@@ -132,7 +132,7 @@ class TransferPlanner:
         """The pace of a lease from those alone that share a port with it: never more than in `paces`, and soon found."""
         source, destination = lease.pair.names
         near = [
-            _claim(each, now)
+            each
             for each in self._fabric_now().leases.values()
             if (each.demand.source == source or each.demand.destination == destination) and each is not lease
         ]
