@@ -37,7 +37,7 @@ from benchmarks.load.on_cluster import run_benchmark, say
 from benchmarks.load.prompts import random_prompt
 from benchmarks.load.statistics import Limits, spread
 
-SHARES = (0.7, 0.85, 1.0)
+SHARES = (0.8, 1.0, 1.2)
 """Of the rate that clients in lanes got."""
 LEAST_GOODPUT = 0.9
 MAX_REFUSAL_S = 1.0
