@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from benchmarks.door.answers import TokenSource
-from benchmarks.door.workload import NUM_BLOCKS, describe
+from benchmarks.door.workload import CHUNK_TOKENS, LAYOUT, NUM_BLOCKS, describe
 from protocol import kvferry_worker_pb2 as pb
 from protocol import kvferry_worker_pb2_grpc as rpc
 from protocol.description import description_to_wire
@@ -74,6 +74,7 @@ class _FakeWorker(rpc.WorkerServicer):
                 ticket = self.source.reserve(order.reserve, self.wire_identity, session.router_id)
                 _answer(session, order, ticket, lambda answer, ticket: answer.ticket.CopyFrom(ticket))
             case "decode":
+                session.deliver(_landing(order.decode.request_id))
                 self.source.decode(order.decode)
                 session.done(order.number)
             case "generate":
@@ -95,6 +96,14 @@ def _progress(request_id: str) -> Callable[[pb.Delivery], None]:
         delivery.progress.add(request_id=request_id, acknowledged_bytes=1, seconds=0.001, is_ended=True)
 
     return fill
+
+
+def _landing(request_id: str) -> Callable[[pb.Delivery], None]:
+    """What a decode worker says before the first token that it makes of KV that has crossed."""
+    num_bytes = CHUNK_TOKENS * LAYOUT.bytes_per_token
+    return lambda delivery: delivery.landings.extend(
+        [pb.Landing(request_id=request_id, wire_bytes=num_bytes, half_bytes=num_bytes)]
+    )
 
 
 class FakePrefill(_FakeWorker, rpc.PrefillWorkerServicer):
