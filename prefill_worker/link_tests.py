@@ -6,17 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from prefill_worker.sequence import fail_with
-from protocol.ticket import Ticket
+from protocol.ticket import Ticket, TicketKey
 from transfer.commands import CommandQueue
 from transfer.shipping import Sender
 from transfer.shipping_contract import ShipmentEnded
-
-TicketKey = tuple[str, int]
-
-
-def key_of(ticket: Ticket) -> TicketKey:
-    """What tells the tickets of all decode workers apart."""
-    return str(ticket.decode_worker), ticket.generation
 
 
 class LinkTests:
@@ -33,7 +26,7 @@ class LinkTests:
         self._running: dict[TicketKey, Future[None]] = {}
 
     def __contains__(self, ticket: Ticket) -> bool:
-        return key_of(ticket) in self._running
+        return ticket.key in self._running
 
     def ask(self, ticket: Ticket) -> Future[None]:
         """Ships under a ticket, as soon as the inbox is run; done when the last chunk has been taken, or with what is wrong."""
@@ -44,7 +37,7 @@ class LinkTests:
 
     def settle(self, ended: ShipmentEnded) -> bool:
         """Tells whoever waits for a test that has ended; false when the shipment is no test's."""
-        done = self._running.pop(key_of(ended.ticket), None)
+        done = self._running.pop(ended.ticket.key, None)
         if done is None:
             return False
         if done.set_running_or_notify_cancel():
@@ -56,6 +49,5 @@ class LinkTests:
 
     def _start(self, ticket: Ticket, done: Future[None]) -> None:
         self._check(ticket)
-        self._running[key_of(ticket)] = done
-        self._sender.open(ticket, self._clock())
-        self._sender.computed(ticket, ticket.num_tokens, block_ids=())
+        self._running[ticket.key] = done
+        self._sender.test(ticket, self._clock())

@@ -18,7 +18,7 @@ from engine.prefix_cache.news import PrefixNews
 from prefill_worker.admission import Admission
 from prefill_worker.checks import check_request, check_ticket
 from prefill_worker.config import PrefillConfig
-from prefill_worker.link_tests import LinkTests, TicketKey, key_of
+from prefill_worker.link_tests import LinkTests
 from prefill_worker.offers import Offers
 from prefill_worker.pacing import Pacing
 from prefill_worker.prompt_blocks import PromptBlocks, prefixes_of
@@ -30,7 +30,7 @@ from protocol.ids import WorkerId
 from protocol.pace import Pace, TransferPlan
 from protocol.phase import Phase
 from protocol.request import GenerateRequest
-from protocol.ticket import Ticket
+from protocol.ticket import Ticket, TicketKey
 from scheduling.budget import StepLimits, plan_step
 from scheduling.policies.choose import make_policy
 from scheduling.policies.policy import Queue
@@ -217,7 +217,7 @@ class PrefillWorker:
         for ended in self.sender.take_ended():
             if self._link_tests.settle(ended):
                 continue
-            sequence = self._shipping.pop(key_of(ended.ticket))  # there: `_check` lets no ticket be taken on twice
+            sequence = self._shipping.pop(ended.ticket.key)  # there: `_check` lets no ticket be taken on twice
             self.num_transfers += 1
             self.num_transfer_bytes += ended.num_bytes
             if ended.error is not None and not isinstance(ended.error, Cancelled) and not sequence.record.is_terminal:
@@ -243,7 +243,7 @@ class PrefillWorker:
         sequence = self._admission.add(prompt, now)
         if ticket is not None:
             # Kept alive from here on, however long the queue is.
-            self._shipping[key_of(ticket)] = sequence
+            self._shipping[ticket.key] = sequence
             self.sender.open(ticket, now, prompt.plan, prompt.on_progress)
 
     def _check(self, request: GenerateRequest, ticket: Ticket | None) -> None:
@@ -258,7 +258,7 @@ class PrefillWorker:
 
     def _check_ticket(self, ticket: Ticket) -> None:
         check_ticket(ticket, self.identity)
-        if key_of(ticket) in self._shipping or ticket in self._link_tests:
+        if ticket.key in self._shipping or ticket in self._link_tests:
             raise StaleTicket(f"ticket {ticket.generation} of {ticket.decode_worker} is in use")
 
     def _known(self) -> list[PrefillSequence]:

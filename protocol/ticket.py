@@ -8,6 +8,7 @@ from protocol.ids import WorkerId
 from protocol.layout import KvDtype
 from protocol.wire_rule import LOSSLESS, WireRule
 
+TicketKey = tuple[str, int]
 TAIL_STEP = 16
 """Tokens of a block, as a rule: most chunks then begin with one."""
 
@@ -47,6 +48,11 @@ class Ticket:
     lease_s: float
     rule: WireRule = LOSSLESS
     tail_tokens: int = 0
+
+    @property
+    def key(self) -> TicketKey:
+        """Tells the tickets of all decode workers apart: each counts its own generations."""
+        return str(self.decode_worker), self.generation
 
     @property
     def tail_start(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import KvferryError, TransferError
-from protocol.ticket import Ticket
+from protocol.ticket import Ticket, TicketKey
 from transfer.frames import Frame, FrameKind
 from transfer.pacer import Pacer
 from transfer.progress import ProgressReports
@@ -47,12 +47,19 @@ class Shipment:
 
     `num_bytes` were sent; `num_acknowledged_bytes` were verified at the other end, and `num_hidden_bytes` of them when the
     prompt's first token was sampled, None before it is and for a link test. A planned transfer has a `pacer` and `reports`.
+    After `stall_s` without an answer from the other end it is given up.
     """
 
     def __init__(
-        self, ticket: Ticket, now: float, pacer: Pacer | None = None, reports: ProgressReports | None = None
+        self,
+        ticket: Ticket,
+        now: float,
+        stall_s: float,
+        pacer: Pacer | None = None,
+        reports: ProgressReports | None = None,
     ) -> None:
         self.ticket = ticket
+        self.stall_s = stall_s
         self.pacer = pacer
         self.reports = reports
         self.block_ids: Sequence[int] = ()
@@ -73,9 +80,9 @@ class Shipment:
         self._taken: set[int] = set()
 
     @property
-    def key(self) -> tuple[str, int]:
-        """Names the transfer among all of this worker's: generations are counted by each decode worker."""
-        return str(self.ticket.decode_worker), self.ticket.generation
+    def key(self) -> TicketKey:
+        """Names the transfer among all of this worker's."""
+        return self.ticket.key
 
     @property
     def is_complete(self) -> bool:

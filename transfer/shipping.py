@@ -25,7 +25,7 @@ from protocol.errors import (
 )
 from protocol.ids import WorkerId
 from protocol.pace import Pace, TransferPlan
-from protocol.ticket import Ticket
+from protocol.ticket import Ticket, TicketKey
 from transfer.arena import Arena
 from transfer.commands import CommandQueue
 from transfer.frames import Frame, FrameKind
@@ -66,7 +66,7 @@ class Sender:
         self.slots = self._outbox.slots
         self.links = self._outbox.links
         self._packer = packer
-        self._open: dict[tuple[str, int], Shipment] = {}
+        self._open: dict[TicketKey, Shipment] = {}
         self._tags = SenderTags(transport)
         self._spent = SpentTickets()
         self._peers: set[WorkerId] = set()
@@ -101,7 +101,12 @@ class Sender:
         """
         pacer = None if plan is None else Pacer(plan.pace, now, self.config)
         reports = None if plan is None or on_progress is None else ProgressReports(ticket.request_id, on_progress)
-        self.commands.post(lambda: self._start(Shipment(ticket, now, pacer, reports)))
+        self.commands.post(lambda: self._start(Shipment(ticket, now, self.config.stall_s, pacer, reports)))
+
+    def test(self, ticket: Ticket, now: float) -> None:
+        """Ships zeros under a link test's ticket. Given up sooner than a prompt: whoever waits for it can ask again."""
+        self.commands.post(lambda: self._start(Shipment(ticket, now, self.config.test_stall_s)))
+        self.computed(ticket, ticket.num_tokens, block_ids=())
 
     def set_pace(self, request_id: str, pace: Pace, now: float) -> None:
         """Another pace for a planned transfer, from its next chunk on, unless a later order is known. One that is not open
@@ -191,7 +196,7 @@ class Sender:
 
     def _tell_shipment(self, ticket: Ticket, act: Callable[[Shipment], None]) -> None:
         def run() -> None:
-            if (shipment := self._open.get(_key(ticket))) is not None:
+            if (shipment := self._open.get(ticket.key)) is not None:
                 act(shipment)
 
         self.commands.post(run)
@@ -253,12 +258,12 @@ class Sender:
         shipment.sent(due, self._outbox.send(to, fill), now)
 
     def _keep_or_end(self, shipment: Shipment, now: float) -> None:
-        ticket = shipment.ticket
         if shipment.is_complete:
             self._end(shipment, None, now)
             return
-        if shipment.is_waiting_for_peer and now - shipment.moved_at > self.config.stall_s:
-            shipment.fail(TransferError(f"{ticket.decode_worker} took no chunk for {self.config.stall_s} s"))
+        ticket = shipment.ticket
+        if shipment.is_waiting_for_peer and now - shipment.moved_at > shipment.stall_s:
+            shipment.fail(TransferError(f"{ticket.decode_worker} took no chunk for {shipment.stall_s:g} s"))
         if shipment.error is not None:
             self._tags.close_when_quiet(shipment.key, ticket)
             self._end(shipment, shipment.error, now)
@@ -290,7 +295,3 @@ class Sender:
         for shipment in list(self._open.values()):
             if shipment.ticket.decode_worker == worker:
                 shipment.fail(WorkerUnavailable(f"{worker} is gone"))
-
-
-def _key(ticket: Ticket) -> tuple[str, int]:
-    return str(ticket.decode_worker), ticket.generation

@@ -40,12 +40,13 @@ class Packer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShippingConfig:
-    """`stall_s`: how long the decode worker may leave chunks unanswered before the transfer is given up. `pace_lapse_s`: how
-    long a shared pace holds after it was ordered. Whoever ordered it may be gone, and must not slow a transfer down for ever;
-    a pace that is to hold for longer is ordered again.
+    """`stall_s`: how long the decode worker may leave chunks unanswered before the transfer is given up, `test_stall_s`:
+    the same of a link test. `pace_lapse_s`: how long a shared pace holds after it was ordered. Whoever ordered it may be gone,
+    and must not slow a transfer down for ever; a pace that is to hold for longer is ordered again.
     """
 
     stall_s: float = 30.0
+    test_stall_s: float = 5.0
     pace_lapse_s: float = 30.0
 
 

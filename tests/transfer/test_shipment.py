@@ -33,7 +33,7 @@ def ticket(num_tokens: int, chunk_tokens: int = 4, slots: tuple[int, ...] = (7, 
 
 def computed(num_tokens: int, chunk_tokens: int = 4) -> Shipment:
     """A shipment whose every token is computed."""
-    shipment = Shipment(ticket(num_tokens, chunk_tokens), now=0.0)
+    shipment = Shipment(ticket(num_tokens, chunk_tokens), now=0.0, stall_s=30.0)
     shipment.computed(num_tokens, (0, 1))
     return shipment
 
@@ -62,7 +62,7 @@ def take(shipment: Shipment) -> ChunkDue:
 
 def test_only_whole_computed_chunks_go() -> None:
     """A chunk waits until its last token is computed; the last chunk is as long as what is left."""
-    shipment = Shipment(ticket(6), now=0.0)
+    shipment = Shipment(ticket(6), now=0.0, stall_s=30.0)
     shipment.computed(3, (0,))
     assert shipment.next_due() is None
     shipment.computed(5, (0, 1))
@@ -74,7 +74,7 @@ def test_only_whole_computed_chunks_go() -> None:
 
 def test_the_newest_importance_stays() -> None:
     """Progress that brings none leaves what is known; what is new replaces it."""
-    shipment = Shipment(ticket(6), now=0.0)
+    shipment = Shipment(ticket(6), now=0.0, stall_s=30.0)
     shipment.computed(3, (0,))
     assert shipment.importance is None
     first, second = np.ones(4, dtype=np.float32), np.ones(6, dtype=np.float32)
@@ -190,7 +190,7 @@ def test_spent_tickets_are_bounded() -> None:
 @given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 4), st.data())
 def test_any_order_of_answers_ends_whole(num_tokens: int, chunk: int, num_slots: int, data: st.DataObject) -> None:
     """Under random progress and answers no slot is ever used twice at a time, and all chunks are taken exactly once."""
-    shipment = Shipment(ticket(num_tokens, chunk, tuple(range(num_slots))), now=0.0)
+    shipment = Shipment(ticket(num_tokens, chunk, tuple(range(num_slots))), now=0.0, stall_s=30.0)
     out: list[ChunkDue] = []
     rejected: set[int] = set()
     taken: list[int] = []

@@ -254,12 +254,25 @@ def test_a_link_test_crosses_and_writes_nothing() -> None:
     pair = patient_ferry()
     before = pair.target.clone()
     ticket = pair.reserve(300, block_ids=())
-    pair.sender.open(ticket, 0.0)
-    pair.sender.computed(ticket, 300, ())
+    pair.sender.test(ticket, 0.0)
     pair.run()
     assert pair.landed(ticket).error is None
     assert pair.shipped(ticket).error is None
     assert torch.equal(pair.target, before)
+
+
+def test_a_link_test_of_which_a_chunk_is_lost_ends_before_a_prompt_would() -> None:
+    """Whoever waits for it asks again; a prompt under way on the same link is waited for."""
+    pair = patient_ferry()
+    config = pair.sender.config
+    prompt, test = pair.reserve(40), pair.reserve(40, block_ids=())
+    pair.fabric.faults.drop_write(num=1000)
+    pair.ship(prompt)
+    pair.sender.test(test, 0.0)
+    pair.run(config.test_stall_s + 1.0)
+    assert isinstance(pair.shipped(test).error, TransferError)
+    pair.run(config.stall_s)
+    assert isinstance(pair.shipped(prompt).error, TransferError)
 
 
 def test_hundreds_in_a_row_leave_nothing() -> None:
