@@ -132,6 +132,7 @@ class _Bench:
             num_restarts=watch.lows.num_restarts,
             complaints=complaints,
             seconds=time.monotonic() - started_at,
+            health_s=watch.health_s,
             unserved=[one for one in served if one.ruling is not Ruling.RIGHT],
         )
 

@@ -33,6 +33,7 @@ class Report:
     complaints: Sequence[str]
     seconds: float
     unserved: Sequence[Judgement] = field(default=())
+    health_s: Sequence[float] = field(default=())
 
     @property
     def failures(self) -> list[str]:
@@ -65,6 +66,7 @@ class Report:
             "served_s": _percentiles([one.served_s for one in self.done]),
             "whole_s": _percentiles([one.whole_s for one in self.done]),
             "resumed_s": _percentiles(gaps),
+            "health_s": _percentiles(self.health_s),
             "resumed_in_time": round(sum(gap <= RESUMED_WITHIN_S for gap in gaps) / len(gaps), 3) if gaps else None,
             "failures": len(self.failures),
             "seconds": round(self.seconds, 1),
@@ -115,7 +117,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
-    return {name: round(percentile(values, share), 2) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+    return {name: round(percentile(values, share), 3) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 LOOK_EVERY_S = 0.25
+HEALTH_TIMEOUT_S = 2.0
 
 
 async def look(client: httpx.AsyncClient) -> dict[str, Any] | None:
@@ -99,13 +100,24 @@ class Watch:
         self.client = client
         self._shape = shape
         self.lows = Lows()
+        self.health_s: list[float] = []
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Looks until cancelled, and times `/health` whenever a router answers it at all."""
         while True:
+            await self._time_health()
             if (view := await look(self.client)) is not None:
                 self.lows.take(view)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _time_health(self) -> None:
+        asked_at = time.monotonic()
+        try:
+            response = await self.client.get("/health", timeout=HEALTH_TIMEOUT_S)
+        except httpx.HTTPError:
+            return  # the router itself was harmed, which others judge
+        if response.status_code == 200:
+            self.health_s.append(time.monotonic() - asked_at)
 
     async def until_whole(self, gone: Iterable[int], timeout_s: float) -> float:
         """Waits until the cluster is whole; when that was. Raises `TimeoutError` with the last view."""
