@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 5.0
 """For calls that a worker answers without waiting for anything."""
 CONNECT_TIMEOUT_S = 60.0
+GONE_TIMEOUT_S = 1.0
+"""For a host to refuse a connection. One that says nothing is not known to have lost its process, and keeps others waiting."""
 
 
 class GrpcWorkerClient:
@@ -96,7 +98,7 @@ class GrpcWorkerClient:
         """Whether its host refuses the connection: nobody listens there any more, so that the process has ended."""
         host, _, port = self.target.rpartition(":")
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with asyncio.timeout(GONE_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except ConnectionRefusedError:
             return True
