@@ -81,7 +81,7 @@ class Member(Generic[Client]):
     def why_unavailable(self) -> str:
         """Empty when it is available."""
         if self.status.is_drained:
-            return "was drained"
+            return "drained"
         if not self.is_healthy:
             return "does not answer"
         if self.status.is_draining:

@@ -16,7 +16,8 @@ from tests.chaos.schedule import FaultKind
 GRACE_S = 5.0
 """How long after its deadline a request may end on a busy machine."""
 BROKEN = "broken connection"
-DEADLINE = "deadline_exceeded"
+TOO_LATE = frozenset({"deadline_exceeded", "overloaded"})
+"""How a request in a hurry may end: late, or refused at once because it would be."""
 _NO_ROUTER = frozenset({BROKEN, "not_ready"})
 _NO_DECODE = frozenset({"not_ready", "worker_unavailable"})
 EXCUSES: Mapping[FaultKind, frozenset[str]] = {
@@ -90,7 +91,7 @@ def _judge_error(outcome: Outcome, seen: Sequence[Trouble]) -> Judgement:
     ask, code = outcome.ask, BROKEN if outcome.broken else outcome.error_code
     if ask.mistake is not None and outcome.status == ask.mistake.status:
         return Judgement(outcome, Ruling.REFUSED)
-    if ask.manner is Manner.HURRY and code == DEADLINE:
+    if ask.manner is Manner.HURRY and code in TOO_LATE:
         return Judgement(outcome, Ruling.LATE)
     if any(code in EXCUSES.get(trouble.kind, ()) for trouble in seen):
         return Judgement(outcome, Ruling.EXCUSED, code)
