@@ -20,6 +20,7 @@ from tests.chaos.questions import Ask, Door, Manner, Question, asks, catalogue
 from tests.chaos.report import Report
 from tests.chaos.schedule import Fault
 from tests.chaos.site import Site
+from tests.chaos.ties import steady
 from tests.chaos.watch import Shape, Watch
 from tests.support.serving import Serving, serving
 
@@ -58,6 +59,14 @@ class Plan:
     transfer_faults: str
 
 
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What may be asked, and the right answers by the numbers of the questions."""
+
+    questions: tuple[Question, ...]
+    answers: dict[int, Answer]
+
+
 async def right_answers(server: Serving, questions: Sequence[Question], concurrency: int) -> dict[int, Answer]:
     """The answer to each question of a cluster without faults. Raises `RuntimeError` when one is not answered."""
     whole = [Ask(one.number, one, _door(one), Manner.WHOLE) for one in questions]
@@ -71,31 +80,37 @@ async def right_answers(server: Serving, questions: Sequence[Question], concurre
 
 def run(plan: Plan, model: Path, say: Say) -> Report:
     """Both runs on this machine. Raises when a cluster cannot be started."""
-    questions = catalogue(plan.seed, plan.num_questions)
+    questions = questions_of(plan, model)
+    say(f"{len(questions)} of {plan.num_questions} questions have one right answer, whatever is rounded")
     with serving(str(model), *MODEL_FLAGS, *QUIET_FLAGS) as quiet:
         answers = asyncio.run(right_answers(quiet, questions, plan.concurrency))
     say(f"{len(answers)} questions have their fault-free answers")
     faulty = ("--inject-faults", plan.transfer_faults) if plan.transfer_faults else ()
     with serving(str(model), *MODEL_FLAGS, *CLUSTER_FLAGS, *faulty) as server:
-        return run_at(Site(server, Family(server.process.pid), Shape()), plan, answers, say)
+        return run_at(Site(server, Family(server.process.pid), Shape()), plan, Catalogue(questions, answers), say)
 
 
-def run_at(site: Site, plan: Plan, answers: dict[int, Answer], say: Say) -> Report:
+def questions_of(plan: Plan, model: Path) -> tuple[Question, ...]:
+    """What is asked: of the plan's questions those that have one right answer."""
+    return steady(catalogue(plan.seed, plan.num_questions), model)
+
+
+def run_at(site: Site, plan: Plan, known: Catalogue, say: Say) -> Report:
     """The run under faults; what the command said meanwhile is told at its end, however that comes."""
     num_before = len(site.server.lines)
     try:
-        return asyncio.run(_Bench(site, plan, answers, say).run())
+        return asyncio.run(_Bench(site, plan, known, say).run())
     finally:
         for line in list(site.server.lines)[num_before:]:
             say(f"serve: {line}")
 
 
 class _Bench:
-    def __init__(self, site: Site, plan: Plan, answers: dict[int, Answer], say: Say) -> None:
+    def __init__(self, site: Site, plan: Plan, known: Catalogue, say: Say) -> None:
         self._site = site
         self._plan = plan
-        self._questions = catalogue(plan.seed, plan.num_questions)
-        self._answers = answers
+        self._questions = known.questions
+        self._answers = known.answers
         self._say = say
 
     async def run(self) -> Report:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.links.two_hosts import COMMAND_TIMEOUT_S, HEAD_PORT, HOSTS, two_hosts
-from tests.chaos.bench import MODEL_FLAGS, POOL_FLAGS, Plan, Say, right_answers, run_at
+from tests.chaos.bench import MODEL_FLAGS, POOL_FLAGS, Catalogue, Plan, Say, questions_of, right_answers, run_at
 from tests.chaos.processes import Family
-from tests.chaos.questions import catalogue
 from tests.chaos.report import Report
 from tests.chaos.site import Site
 from tests.chaos.watch import Shape
@@ -50,10 +49,10 @@ def run_inside(plan: Plan, model: Path, say: Say) -> Report:
     )
     try:
         server.wait_ready()
-        questions = catalogue(plan.seed, plan.num_questions)
+        questions = questions_of(plan, model)
         answers = asyncio.run(right_answers(server, questions, plan.concurrency))
         say(f"{len(answers)} questions have their fault-free answers")
-        return run_at(Site(server, Family(os.getppid()), SHAPE, set_link), plan, answers, say)
+        return run_at(Site(server, Family(os.getppid()), SHAPE, set_link), plan, Catalogue(questions, answers), say)
     finally:
         set_link(True)
         server.kill()
