@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from protocol.errors import KvferryError
+from protocol.errors import KvferryError, LayoutMismatch
 from protocol.ids import WorkerId
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
@@ -80,7 +80,7 @@ class Links:
         except KvferryError as error:
             if self._are_present(lives):
                 prefill.link_refusals[decode.name] = f"{prefill.name} and {decode.name}: {error.message}"
-                if not error.retryable:
+                if isinstance(error, LayoutMismatch):  # all else may be otherwise the next time
                     prefill.refused_for_good.add(decode.name)
             log.warning("%s cannot ship to %s: %s", prefill.name, decode.name, error.message)
             return

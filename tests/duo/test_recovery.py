@@ -147,3 +147,27 @@ def test_what_p_refuses_for_good_is_told_and_d_is_released(expected: list[int]) 
     duo.settle(2.0)
     duo.check_idle()
     check_recovers(duo, expected)
+
+
+@pytest.mark.parametrize("fault", ["corrupt_write", "fail_write", "drop_write", "drop_tag"])
+def test_a_link_whose_test_failed_is_tested_again(fault: str, expected: list[int]) -> None:
+    """Whatever harmed the test, it may not be there the next time: until then D reads prompts, then P does again."""
+    duo = Duo()
+    getattr(duo.fabric.faults, fault)(num=1000)
+    assert answer_of(duo) == expected
+    assert duo.decodes[0].num_local_prefill_tokens == LENGTH
+    assert duo.fleet.prefills["prefill-0"].links == {}
+    duo.fabric.faults = type(duo.fabric.faults)()
+    duo.settle(15.0)
+    check_recovers(duo, expected)
+    assert duo.fleet.prefills["prefill-0"].links.keys() == {"decode-0"}
+    assert duo.decodes[0].num_local_prefill_tokens == LENGTH
+
+
+def test_workers_that_do_not_fit_are_not_tested_again() -> None:
+    """What one of them would have to be started with otherwise is no matter of time."""
+    duo = Duo(DuoOptions(decode_engine={"num_hidden_layers": 3}))
+    duo.run(duo.fleet.look)
+    prefill = duo.fleet.prefills["prefill-0"]
+    assert prefill.links == {}
+    assert prefill.refused_for_good == {"decode-0"}
