@@ -166,7 +166,7 @@ def test_a_link_whose_test_failed_is_tested_again(fault: str, expected: list[int
 
 def test_workers_that_do_not_fit_are_not_tested_again() -> None:
     """What one of them would have to be started with otherwise is no matter of time."""
-    duo = Duo(DuoOptions(decode_engine={"num_hidden_layers": 3}))
+    duo = Duo(DuoOptions(decode_engine={"num_hidden_layers": 1}))
     duo.run(duo.fleet.look)
     prefill = duo.fleet.prefills["prefill-0"]
     assert prefill.links == {}
