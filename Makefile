@@ -8,7 +8,7 @@ DEV_INSTALLED := $(VENV)/.kvferry-dev-installed
 MODEL ?= smollm2-135m
 ARGS ?=
 # ARGS may choose tests of one half only; without them, that pytest finds none is a failure.
-NONE_CHOSEN := test $$$$? -eq 5 -a -n "$(ARGS)"
+NONE_CHOSEN := test $$? -eq 5 -a -n "$(ARGS)"
 # One compute thread a process, unless the caller says otherwise: oversubscribed OpenMP threads spin.
 export OMP_NUM_THREADS ?= 1
 
