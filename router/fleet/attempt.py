@@ -213,8 +213,8 @@ class Attempt:
         """A prefill worker failed the request: another one may be asked. Raises what nobody else could do better."""
         # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
         is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
-        if self._is_decode_at_fault or is_clients:
-            raise error
+        if self._is_decode_at_fault or is_clients or isinstance(error, DeadlineExceeded):
+            raise error  # the time that is over is the request's own, by whosever clock
         self._verdict.prefill_failed(prefill, error)
         if self._terms.pair is not None:
             self._is_prefill_at_fault = True
