@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "failure-modes.md"
@@ -41,8 +42,9 @@ class Row:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """All rows. Raises `ValueError` for a table that is not as it should be."""
-    lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("|")]
+    """All rows of the document's first table. Raises `ValueError` when it is not as it should be."""
+    from_table = dropwhile(lambda line: not line.startswith("|"), DOCUMENT.read_text().splitlines())
+    lines = list(takewhile(lambda line: line.startswith("|"), from_table))
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     if tuple(cells[0]) != COLUMNS:
         raise ValueError(f"{DOCUMENT.name} starts with another table than {COLUMNS}")
