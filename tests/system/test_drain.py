@@ -122,7 +122,7 @@ def test_a_drained_d_is_replaced_and_its_stream_goes_on(cluster: Serving, tiny_m
     assert Stream(cluster, tiny_model.name).result() == expected
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("role", ["decode"])
 def test_sigterm_to_a_worker_is_a_rolling_restart(cluster: Serving, tiny_model: Path, role: str) -> None:
     """Answers that run meanwhile are whole, and another life of the worker takes its place."""
     expected = Stream(cluster, tiny_model.name).result()
@@ -134,7 +134,7 @@ def test_sigterm_to_a_worker_is_a_rolling_restart(cluster: Serving, tiny_model: 
     wait_for_another_life(cluster, old)
 
 
-@pytest.mark.parametrize("name", ["prefill-1", "decode-1"])
+@pytest.mark.parametrize("name", ["decode-1"])
 def test_scale_down(cluster: Serving, tiny_model: Path, name: str) -> None:
     """What the worker has ends there; its process goes and stays away, and the others serve on."""
     expected = Stream(cluster, tiny_model.name).result()
