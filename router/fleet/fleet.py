@@ -250,7 +250,10 @@ class Fleet:
         loop = asyncio.get_running_loop()
         while True:
             next_at = loop.time() + self._ping_every_s
-            await self.look_after()
+            try:
+                await self.look_after()
+            except Exception:
+                log.exception("a round of looking after the workers failed")  # and must not be the last
             await asyncio.sleep(next_at - loop.time())
 
     async def _ping(self, member: Member[Any], *, is_round: bool) -> None:

@@ -171,3 +171,26 @@ def test_workers_that_do_not_fit_are_not_tested_again() -> None:
     prefill = duo.fleet.prefills["prefill-0"]
     assert prefill.links == {}
     assert prefill.refused_for_good == {"decode-0"}
+
+
+def test_a_round_that_fails_is_not_the_last() -> None:
+    """Whatever breaks while the workers are looked after, they are looked after again."""
+    duo = Duo(DuoOptions(worker_timeout_s=0.003))
+    duo.run(duo.fleet.look)
+    look_after, times = duo.fleet.departures.look_after, 0
+
+    async def broken_at_first() -> None:
+        nonlocal times
+        times += 1
+        if times == 2:  # the first is the join's own
+            raise RuntimeError("nobody expected this")
+        await look_after()
+
+    duo.fleet.departures.look_after = broken_at_first  # type: ignore[method-assign]
+
+    async def work() -> None:
+        await duo.fleet.join([])
+        await until(lambda: times >= 4)
+
+    duo.run(work)
+    assert times >= 4
