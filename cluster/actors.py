@@ -80,10 +80,14 @@ class ActorProcess:
         except ray.exceptions.RayError as error:
             raise WorkerUnavailable("its process has ended") from error
 
+    def dismiss(self) -> None:
+        """Has Ray end it, who then knows that it was to end, and does not warn of it at the terminal."""
+        with suppress(ValueError, ray.exceptions.RayError):  # an actor that was never made, or is gone
+            ray.kill(self.actor)
+
     def kill(self) -> None:
         """Ends it, at once where it runs on this machine: Ray waits some seconds for one that is stopped."""
-        with suppress(ValueError):  # an actor that was never made
-            ray.kill(self.actor)
+        self.dismiss()
         if self._local_process is not None:
             with suppress(psutil.Error):  # it is gone already
                 self._local_process.kill()
@@ -145,13 +149,15 @@ def result_of(answer: Any) -> Any:
 
 
 def stop_all(processes: Sequence[ActorProcess]) -> None:
-    """Asks all to stop, waits briefly, then kills what is left."""
-    made = [one for one in processes if one.actor is not None]
-    with suppress(ray.exceptions.RayError):
-        ray.wait([one.actor.stop.remote() for one in made], num_returns=len(made), timeout=STOP_TIMEOUT_S)
-    for one in made:
-        with suppress(Exception):
-            one.kill()
+    """Asks all to stop, waits briefly, has Ray end those that have, and kills what is left."""
+    stopping = {one.actor.stop.remote(): one for one in processes if one.actor is not None}
+    if not stopping:
+        return
+    stopped, left = ray.wait([*stopping], num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
+    for answer in stopped:
+        stopping[answer].dismiss()
+    for answer in left:
+        stopping[answer].kill()
 
 
 def is_answered(call: Any) -> bool:

@@ -49,13 +49,15 @@ def test_two_by_two_aggregated_and_status(tiny_model: Path) -> None:
 
 
 def test_aggregated(tiny_model: Path) -> None:
-    """`--prefill 0` serves with the decode worker alone."""
+    """`--prefill 0` serves with the decode worker alone; when it is stopped, nobody warns of processes that ended."""
     with serving(str(tiny_model), "--prefill", "0", "--kv-cache-memory", "16MiB") as server:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
         answer = client.completions.create(model=tiny_model.name, prompt=prompt_of(99, 250), max_tokens=5)
         assert answer.usage is not None
         assert answer.usage.prompt_tokens == 99
         assert server.worker("decode-0")["status"]["num_local_prefill_tokens"] >= 99
+    assert server.process.returncode == 0
+    assert not [line for line in server.lines if "raylet" in line]
 
 
 @pytest.mark.parametrize(
