@@ -1,8 +1,9 @@
-"""One run of the fault bench: the fault-free answers first, then the same questions under faults, then what is left."""
+"""One run of the fault bench: the right answers first, then the same questions under faults, then what is left."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,21 +15,19 @@ import httpx
 from tests.chaos.clients import Doors, ask_one
 from tests.chaos.faults import Injector, Turnstile
 from tests.chaos.judge import Ruling, judge
-from tests.chaos.outcomes import Answer, Outcome
+from tests.chaos.outcomes import Outcome
 from tests.chaos.processes import ROUTER_TITLE, WORKER_TITLE, Family
-from tests.chaos.questions import Ask, Door, Manner, Question, asks, catalogue
+from tests.chaos.questions import Ask, Manner, Question, asks, catalogue
 from tests.chaos.report import Report
+from tests.chaos.right_answers import Catalogue, right_answers
 from tests.chaos.schedule import Fault
 from tests.chaos.site import Site
-from tests.chaos.ties import steady
 from tests.chaos.watch import Shape, Watch
 from tests.support.serving import Serving, serving
 
 Say = Callable[[str], None]
 
 MODEL_FLAGS = ("--block-size", "16", "--max-step-tokens", "64")
-QUIET_FLAGS = ("--prefill", "0", "--decode", "1", "--kv-cache-memory", "16MiB")
-"""The fault-free run: one worker that reads and answers all by itself, so that nothing crosses."""
 POOL_FLAGS = (
     *("--kv-cache-memory", "896KiB", "--landing-memory", "192KiB", "--slot-memory", "32KiB", "--max-sequences", "8"),
     *("--worker-timeout", "2", "--kv-timeout", "2", "--transfer-lease", "4", "--hang-timeout", "10"),
@@ -59,40 +58,12 @@ class Plan:
     transfer_faults: str
 
 
-@dataclass(frozen=True, slots=True)
-class Catalogue:
-    """What may be asked, and the right answers by the numbers of the questions."""
-
-    questions: tuple[Question, ...]
-    answers: dict[int, Answer]
-
-
-async def right_answers(server: Serving, questions: Sequence[Question], concurrency: int) -> dict[int, Answer]:
-    """The answer to each question of a cluster without faults. Raises `RuntimeError` when one is not answered."""
-    whole = [Ask(one.number, one, _door(one), Manner.WHOLE) for one in questions]
-    async with _doors(server) as doors:
-        outcomes = await _ask_all(doors, whole, concurrency)
-    for outcome in outcomes:
-        if not outcome.is_done:
-            raise RuntimeError(f"no answer to {outcome.ask.question}: {outcome.error_code} {outcome.error_message}")
-    return {outcome.ask.number: outcome.answer for outcome in outcomes}
-
-
 def run(plan: Plan, model: Path, say: Say) -> Report:
-    """Both runs on this machine. Raises when a cluster cannot be started."""
-    questions = questions_of(plan, model)
-    say(f"{len(questions)} of {plan.num_questions} questions have one right answer, whatever is rounded")
-    with serving(str(model), *MODEL_FLAGS, *QUIET_FLAGS) as quiet:
-        answers = asyncio.run(right_answers(quiet, questions, plan.concurrency))
-    say(f"{len(answers)} questions have their fault-free answers")
+    """The run on this machine. Raises when the cluster cannot be started."""
+    known = right_answers(catalogue(plan.seed, plan.num_questions), model, say)
     faulty = ("--inject-faults", plan.transfer_faults) if plan.transfer_faults else ()
     with serving(str(model), *MODEL_FLAGS, *CLUSTER_FLAGS, *faulty) as server:
-        return run_at(Site(server, Family(server.process.pid), Shape()), plan, Catalogue(questions, answers), say)
-
-
-def questions_of(plan: Plan, model: Path) -> tuple[Question, ...]:
-    """What is asked: of the plan's questions those that have one right answer."""
-    return steady(catalogue(plan.seed, plan.num_questions), model)
+        return run_at(Site(server, Family(server.process.pid), Shape()), plan, known, say)
 
 
 def run_at(site: Site, plan: Plan, known: Catalogue, say: Say) -> Report:
@@ -181,14 +152,10 @@ def plan_asks(plan: Plan, questions: tuple[Question, ...]) -> list[Ask]:
     """Warm-up, load and what is asked afterwards; the last are all asked in full and in no hurry."""
     every = asks(plan.seed, questions, NUM_WARM + plan.num_requests)
     after = [
-        Ask(len(every) + at, questions[at % len(questions)], _door(questions[at % len(questions)]), Manner.STREAM)
-        for at in range(NUM_AFTER)
+        Ask(len(every) + at, question, question.door, Manner.STREAM)
+        for at, question in zip(range(NUM_AFTER), itertools.cycle(questions), strict=False)
     ]
     return [*every, *after]
-
-
-def _door(question: Question) -> Door:
-    return Door.CHAT if question.is_chat else Door.COMPLETIONS
 
 
 async def _ask_all(

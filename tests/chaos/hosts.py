@@ -1,11 +1,7 @@
-"""The fault bench across two network namespaces: prefill on one host, decode on the other, and a link that can be cut.
-
-The fault-free answers are those of the same cluster before the first cut: nothing harms its transfers.
-"""
+"""The fault bench across two network namespaces: prefill on one host, decode on the other, and a link that can be cut."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -13,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.links.two_hosts import COMMAND_TIMEOUT_S, HEAD_PORT, HOSTS, two_hosts
-from tests.chaos.bench import MODEL_FLAGS, POOL_FLAGS, Catalogue, Plan, Say, questions_of, right_answers, run_at
+from tests.chaos.bench import MODEL_FLAGS, POOL_FLAGS, Plan, Say, run_at
 from tests.chaos.processes import Family
+from tests.chaos.questions import catalogue
 from tests.chaos.report import Report
+from tests.chaos.right_answers import right_answers
 from tests.chaos.site import Site
 from tests.chaos.watch import Shape
 from tests.support.serving import Serving
@@ -33,6 +31,7 @@ def run_outside(argv: Sequence[str]) -> int:
 
 def run_inside(plan: Plan, model: Path, say: Say) -> Report:
     """The run, in a process on the first host whose parent started the Ray nodes."""
+    known = right_answers(catalogue(plan.seed, plan.num_questions), model, say)
     head = HOSTS[0]
     where = [
         "--ray-address",
@@ -49,10 +48,7 @@ def run_inside(plan: Plan, model: Path, say: Say) -> Report:
     )
     try:
         server.wait_ready()
-        questions = questions_of(plan, model)
-        answers = asyncio.run(right_answers(server, questions, plan.concurrency))
-        say(f"{len(answers)} questions have their fault-free answers")
-        return run_at(Site(server, Family(os.getppid()), SHAPE, set_link), plan, Catalogue(questions, answers), say)
+        return run_at(Site(server, Family(os.getppid()), SHAPE, set_link), plan, known, say)
     finally:
         set_link(True)
         server.kill()

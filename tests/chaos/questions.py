@@ -63,6 +63,11 @@ class Question:
         return bool(self.chat)
 
     @property
+    def door(self) -> Door:
+        """Where it can be asked over HTTP."""
+        return Door.CHAT if self.is_chat else Door.COMPLETIONS
+
+    @property
     def num_choices(self) -> int:
         """How many answers it has."""
         return int(self.fields.get("n", 1))
@@ -139,7 +144,7 @@ def asks(seed: int, questions: tuple[Question, ...], num_asks: int) -> tuple[Ask
 
 def _ask(dice: random.Random, number: int, question: Question) -> Ask:
     (manner,) = dice.choices(tuple(Manner), weights=(40, 40, 10, 5, 5))
-    door = Door.CHAT if question.is_chat else Door.COMPLETIONS
+    door = question.door
     if manner in (Manner.WHOLE, Manner.STREAM, Manner.LEAVE) and dice.random() < 0.25:
         door = Door.RPC
     salt = f"ask-{number}" if dice.random() < FRESH_SHARE else ""
