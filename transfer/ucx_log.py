@@ -9,12 +9,10 @@ The log goes to a file of this process, unless the user has arranged UCX's loggi
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
 import re
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 _CONFIGURATION = re.compile(r"(?:intra|inter)-node cfg#\d+ (.*)")
@@ -28,11 +26,9 @@ class UcxLog:
         self._path: Path | None = None
         if "UCX_LOG_LEVEL" in os.environ or "UCX_LOG_FILE" in os.environ:
             return
-        handle, name = tempfile.mkstemp(prefix="kvferry-ucx-", suffix=".log")
-        os.close(handle)
-        self._path = Path(name)
-        os.environ.update(UCX_LOG_LEVEL="info", UCX_LOG_FILE=name)
-        atexit.register(self._remove)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - without a name: gone with the process, however that ends
+        self._path = Path(f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
+        os.environ.update(UCX_LOG_LEVEL="info", UCX_LOG_FILE=str(self._path))
 
     def wires(self) -> tuple[str, ...]:
         """The transports and devices of the newest endpoint to a peer, such as `tcp/eth0`; empty when not known."""
@@ -40,11 +36,6 @@ class UcxLog:
             return ()
         ctypes.CDLL(None).fflush(None)  # UCX writes through C's buffers
         return wires_in(self._path.read_text(errors="replace"))
-
-    def _remove(self) -> None:
-        if self._path is not None:
-            with suppress(FileNotFoundError):
-                self._path.unlink()
 
 
 def wires_in(text: str) -> tuple[str, ...]:

@@ -34,7 +34,10 @@ def address_from_bytes(raw: bytes) -> PeerAddress:
 
 
 def receive(pipe: Connection, num_slots: int, slot_bytes: int) -> None:
-    """Shakes hands, then answers every tag with the first 64 bytes of the slot that it names, until the pipe closes."""
+    """Shakes hands, then answers every tag with the first 64 bytes of the slot that it names, until the pipe closes.
+
+    Whatever comes over the pipe is answered with the names of the wires.
+    """
     landing = Arena(num_slots, slot_bytes)
     transport = NixlTransport(WorkerId.fresh("child"), Arenas(landing, None))
     pipe.send_bytes(address_to_bytes(transport.address()))
@@ -43,7 +46,14 @@ def receive(pipe: Connection, num_slots: int, slot_bytes: int) -> None:
     def step() -> bool:
         for peer, tag in transport.notifications():
             transport.notify(peer, bytes(landing.slot(tag[0])[:64]))
-        return pipe.poll()
+        if not pipe.poll():
+            return False
+        try:
+            pipe.recv_bytes()
+        except EOFError:
+            return True
+        pipe.send_bytes(transport.protocols().encode())
+        return False
 
     poll_until(step, timeout_s=60, what="the parent's end")
     transport.close()

@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +50,16 @@ def _receive_within(pipe: Connection, timeout_s: float) -> bytes:
 
 
 @pytest.fixture
-def far() -> Iterator[tuple[Wires, Far]]:
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a new process puts temporary files; it arranges UCX's log itself."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("UCX_LOG_LEVEL", raising=False)
+    monkeypatch.delenv("UCX_LOG_FILE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def far(scratch: Path) -> Iterator[tuple[Wires, Far]]:
     """Two processes with a connected agent each."""
     wires = Wires("nixl")
     other = Far(wires)
@@ -69,6 +79,19 @@ def test_bytes_cross_between_processes(far: tuple[Wires, Far]) -> None:
         )
     wires.wait_for_tags(near, 4)
     assert sorted(near.tags()) == sorted(filling(slot, 4096)[:64] for slot in range(4))
+
+
+def test_wires_are_named_and_no_file_is_left(far: tuple[Wires, Far], scratch: Path) -> None:
+    """The other process reads from UCX's log which wires it has, and when it is killed nothing remains on the disk."""
+    wires, other = far
+    other.near.transport.write(request(other.worker, tag=bytes([0, 1])))
+    wires.wait_for_tags(other.near, 1)
+    other.pipe.send_bytes(b"?")
+    named = _receive_within(other.pipe, START_S).decode()
+    assert named.startswith("UCX: ")
+    other.process.kill()
+    other.process.join(10)
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_killed_peer_is_noticed(far: tuple[Wires, Far]) -> None:
