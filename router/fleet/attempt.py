@@ -15,6 +15,7 @@ from protocol.errors import (
     KvferryError,
     NotConnected,
     NotReady,
+    Overloaded,
     PromptTooLong,
     WorkerUnavailable,
 )
@@ -48,13 +49,14 @@ class AttemptTerms:
 
 
 class Attempt:
-    """One try of a request on one decode worker. `blamed` names the workers that failed it; once `is_settled` none of the
-    workers holds anything of it.
+    """One try of a request on one decode worker. `blamed` names the workers that failed it, `full` the decode worker that had
+    no place for it; once `is_settled` none of the workers holds anything of it.
     """
 
     def __init__(self, fleet: Fleet, request: GenerateRequest, terms: AttemptTerms) -> None:
         self.request = request
         self.blamed: set[str] = set()
+        self.full: str | None = None
         self.is_settled = False
         self._fleet = fleet
         self._terms = terms
@@ -94,6 +96,9 @@ class Attempt:
                 self._verdict.decode_failed(decode, error, is_refusal=not self._is_taken)
                 if isinstance(error, WorkerUnavailable):
                     self.blamed.add(decode.name)
+                elif isinstance(error, Overloaded) and not self._is_taken:
+                    self.full = decode.name
+                    self.is_settled = True
             raise
         finally:
             decode.client.close_inbox(self.request.request_id)

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from protocol.errors import DeadlineExceeded, KvferryError, StaleTicket, TransferError, WorkerUnavailable
+from protocol.errors import DeadlineExceeded, KvferryError, Overloaded, StaleTicket, TransferError, WorkerUnavailable
 from protocol.ids import new_request_id
 from protocol.request import GeneratedToken, GenerateRequest
 from router.fleet.attempt import Attempt, AttemptTerms
@@ -122,8 +122,9 @@ class Dispatcher:
         """Events of one choice, or of all together until that fails with something given out."""
         is_together = choice is None and call.request.num_choices > 1
         num_moves = call.num_moves
+        full: set[str] = set()
         while True:
-            terms = AttemptTerms(call.deadline, call.request.request_id, frozenset(call.failed), call.pair)
+            terms = AttemptTerms(call.deadline, call.request.request_id, frozenset(call.failed | full), call.pair)
             attempt = Attempt(self._fleet, _request_of(call, choice), terms)
             call.attempts[choice] = attempt
             try:
@@ -132,8 +133,13 @@ class Dispatcher:
                         if events := self._counted(call, choice, batch):
                             yield events
                 return
+            except Overloaded:
+                if attempt.full is None or not self._is_decode_left(call, full | {attempt.full}):
+                    raise
+                full.add(attempt.full)
             except MOVE_ON as error:
                 self._check_moves(call, num_moves, error)
+                full.clear()
                 num_moves += 1
                 call.num_moves = max(call.num_moves, num_moves)
                 self._fleet.failures.num_moves += 1
@@ -154,6 +160,13 @@ class Dispatcher:
             message = f"failed after {num_moves} moves (--max-moves): {error.message}"
             self._fleet.failures.count(FailureCause.MOVES_EXHAUSTED, call.request.request_id, message)
             raise error
+
+    def _is_decode_left(self, call: _Call, full: set[str]) -> bool:
+        """Whether a decode worker may be asked that has neither failed the request nor been found full."""
+        out = call.failed | full
+        return call.pair is None and any(
+            one.is_available and one.name not in out for one in self._fleet.decodes.values()
+        )
 
     def _counted(self, call: _Call, choice: int | None, batch: list[GenerationEvent]) -> list[GenerationEvent]:
         """The events of an attempt as the client counts them, without those that it has or does not want."""

@@ -71,10 +71,12 @@ class Prover:
             return left_s
         try:
             await self.prove(self._next_pair())
-        except KvferryError as error:
-            if error.message != fleet.proof.failure:
-                log.warning("the proof generation failed: %s", error.message)
-            fleet.proof.failure = error.message
+        except Exception as error:  # whatever broke, the router serves on and the next proof is made
+            failure = error.message if isinstance(error, KvferryError) else f"{type(error).__name__}: {error}"
+            if failure != fleet.proof.failure:
+                is_bug = not isinstance(error, KvferryError)
+                log.warning("the proof generation failed: %s", failure, exc_info=is_bug)
+            fleet.proof.failure = failure
             return min(RETRY_AFTER_S, renew_after_s)
         self.has_proven = True
         return renew_after_s
@@ -98,7 +100,7 @@ class Prover:
 
     async def probe(self, member: Member[Any]) -> None:
         """Has a worker generate a token by itself: its breaker closes or opens again. A probe that said nothing of the worker
-        is given back. Raises nothing that a worker may be the cause of.
+        is given back. Raises nothing.
         """
         try:
             if member.description.role == "decode":
@@ -110,6 +112,8 @@ class Prover:
             member.breaker.failed(self._fleet.rules.clock())
         except KvferryError as error:
             log.info("worker %s: a probe of it failed, its breaker is %s: %s", member.name, self._state(member), error)
+        except Exception:
+            log.exception("worker %s: a probe of it broke", member.name)
         finally:
             if member.breaker.is_probed:
                 member.breaker.give_back_probe()

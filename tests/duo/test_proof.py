@@ -227,3 +227,32 @@ def test_the_first_proof_opens_the_doors() -> None:
 
     duo.run(work)
     assert told == [True]
+
+
+def test_what_nobody_expects_ends_neither_proofs_nor_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is no failure of the cluster's makes it unready, with its name, until the next proof; the router lives."""
+    duo, prover = joined()
+    call = duo.dispatcher.generate_on
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a slip of ours")
+
+    monkeypatch.setattr(duo.dispatcher, "generate_on", broken)
+    member = duo.fleet.decodes["decode-0"]
+
+    async def work() -> None:
+        assert await prover.prove_if_due() == 1.0
+        assert duo.fleet.proof.failure == "RuntimeError: a slip of ours"
+        for _ in range(3):
+            member.breaker.failed(duo.clock())
+        duo.clock.advance(OPEN_S)
+        assert prover.take_probes() == [member]
+        await prover.probe(member)
+        assert prover.take_probes() == [member], "the probe was given back"
+        monkeypatch.setattr(duo.dispatcher, "generate_on", call)
+        await prover.probe(member)
+        assert member.breaker.state(duo.clock()) is BreakerState.CLOSED
+        await prover.prove_if_due()
+
+    duo.run(work)
+    assert prover.has_proven

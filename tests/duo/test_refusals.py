@@ -16,6 +16,8 @@ from protocol.errors import (
     PromptTooLong,
 )
 from protocol.request import FinishReason, GeneratedToken, StopRule
+from router.config import RoutingPolicy
+from router.fleet.failures import FailureCause
 from tests.duo.asking import (
     LENGTH,
     NUM_TOKENS,
@@ -71,6 +73,27 @@ def test_a_full_queue_on_d_is_overload() -> None:
     assert refused
     assert all(isinstance(one, Overloaded) for one in refused)
     assert len(refused) < 6
+    duo.check_idle()
+
+
+def test_what_one_d_has_no_place_for_another_takes(expected: list[int]) -> None:
+    """Six at once, and the first decode worker is full of another router's: all are answered, although the choice is blind."""
+    decode = DecodeConfig(max_step_tokens=64, max_sequences=1, max_waiting=4)
+    blind = DuoOptions(num_decode=3, decode=decode, policy=RoutingPolicy.ROUND_ROBIN, num_slots=32)
+    duo = Duo(blind)
+    crowded = duo.decodes[0]
+
+    async def work() -> list[list[GeneratedToken]]:
+        others = [request() for _ in range(4)]
+        for other in others:
+            await asyncio.wrap_future(crowded.generate(other, "another router", 600.0))
+        answers = await asyncio.gather(*(duo.generate(request()) for _ in range(6)))
+        for other in others:
+            await asyncio.wrap_future(crowded.cancel(other.request_id))
+        return answers
+
+    assert [[token.token_id for token in answer] for answer in duo.run(work)] == [expected] * 6
+    assert duo.fleet.failures.by_cause[FailureCause.DECODE_REFUSED] > 0
     duo.check_idle()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from decode_worker.config import DecodeConfig
 from engine.batch import StepBatch, StepResult
@@ -32,18 +33,36 @@ async def decode_silent(scene: Scene) -> Seen:
     return await asked
 
 
-@failure_mode(
-    "decode-queue-full", lambda _: DuoOptions(decode=DecodeConfig(max_step_tokens=64, max_sequences=16, max_waiting=1))
-)
-async def decode_queue_full(scene: Scene) -> Seen:
-    """It is asked to reserve, and has no place in its queue."""
-    decode, other = scene.duo.decodes[0], request()
-    blocks = decode.pool.allocate(decode.pool.num_free)
-    await asyncio.wrap_future(decode.generate(other, "another router", 600.0))
+def _short_queues(num_decode: int) -> DuoOptions:
+    return DuoOptions(num_decode=num_decode, decode=DecodeConfig(max_step_tokens=64, max_sequences=16, max_waiting=1))
+
+
+async def _ask_while_full(scene: Scene, names: Sequence[str]) -> Seen:
+    """A completion while these decode workers have no block left, and somebody waits for one."""
+    full = [one for one in scene.duo.decodes if one.identity.name in names]
+    others = [request() for _ in full]
+    blocks = [decode.pool.allocate(decode.pool.num_free) for decode in full]
+    for decode, other in zip(full, others, strict=True):
+        await asyncio.wrap_future(decode.generate(other, "another router", 600.0))
     seen = await scene.ask()
-    decode.pool.release(blocks)
-    await asyncio.wrap_future(decode.cancel(other.request_id))
+    for decode, other, held in zip(full, others, blocks, strict=True):
+        decode.pool.release(held)
+        await asyncio.wrap_future(decode.cancel(other.request_id))
     return seen
+
+
+@failure_mode("decode-queue-full", lambda _: _short_queues(2))
+async def decode_queue_full(scene: Scene) -> Seen:
+    """The one that is chosen is asked to reserve, and has no place in its queue."""
+    seen = await _ask_while_full(scene, ["decode-0"])
+    assert scene.duo.fleet.failures.num_moves == 0
+    return seen
+
+
+@failure_mode("decode-queues-full", lambda _: _short_queues(2))
+async def decode_queues_full(scene: Scene) -> Seen:
+    """Neither has."""
+    return await _ask_while_full(scene, ["decode-0", "decode-1"])
 
 
 @failure_mode("decode-step-fails")
