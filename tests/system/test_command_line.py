@@ -1,12 +1,10 @@
-"""The command line as a user meets it: help, mistakes, two by two, status, and the end."""
+"""The command line as a user meets it: help, mistakes, one worker alone, and the end."""
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
@@ -21,31 +19,6 @@ pytestmark = pytest.mark.system
 def _kvferry(*argv: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cluster.cli", *argv]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
-
-
-def test_two_by_two_aggregated_and_status(tiny_model: Path) -> None:
-    """Two prefill and two decode workers serve sixteen requests at once; `status` shows them; Ctrl-C ends them all."""
-    with serving(str(tiny_model), "--prefill", "2", "--decode", "2", "--kv-cache-memory", "16MiB") as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
-
-        def ask(number: int) -> str:
-            prompt = prompt_of(50 + number, 250)
-            return (
-                client.completions.create(model=tiny_model.name, prompt=prompt, max_tokens=12, temperature=0)
-                .choices[0]
-                .text
-            )
-
-        with ThreadPoolExecutor(16) as pool:
-            together = list(pool.map(ask, range(16)))
-        assert together == [ask(number) for number in range(16)]
-        server.wait_idle()
-        assert all(worker["status"]["num_steps"] > 0 for worker in server.cluster()["workers"])
-        shown = _kvferry("status", "--url", server.url)
-        assert shown.returncode == 0
-        assert all(name in shown.stdout for name in ("prefill-1", "decode-1", "ready", "B/s"))
-        view = json.loads(_kvferry("status", "--url", server.url, "--json").stdout)
-        assert len(view["links"]) == 4
 
 
 def test_aggregated(tiny_model: Path) -> None:

@@ -18,7 +18,7 @@ from tests.support.serving import Serving
 pytestmark = pytest.mark.system
 
 BLOCK, CHUNK, NUM_TOKENS = 16, 64, 24
-NUM_GREEDY, SHORT_PROMPT, LONG_ANSWER = 8, 40, 800
+NUM_GREEDY, SHORT_PROMPT, LONG_ANSWER = 8, 40, 400
 LENGTHS = sorted(
     {
         *(1, 2, 6, 7, 8, 9, 11, 12),

@@ -1,12 +1,14 @@
-"""Draining real processes: by the command line and by signals, with answers under way that must not notice."""
+"""Two workers of each role: many requests at once, `status`, and draining with answers under way that must not notice."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,27 @@ def wait_for_another_life(server: Serving, old: dict[str, Any]) -> None:
     poll_until(is_new, timeout_s=REPLACED_WITHIN_S, what=f"a new {old['name']}", pause_s=0.2)
 
 
+def test_many_at_once_and_status(cluster: Serving, tiny_model: Path) -> None:
+    """Sixteen requests at once are answered as one after the other, every worker has its share, and `status` shows them all."""
+    client = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+    def ask(number: int) -> str:
+        prompt = prompt_of(50 + number, 250)
+        answer = client.completions.create(model=tiny_model.name, prompt=prompt, max_tokens=12, temperature=0)
+        return answer.choices[0].text
+
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(ask, range(16)))
+    assert together == [ask(number) for number in range(16)]
+    cluster.wait_idle()
+    assert all(worker["status"]["num_steps"] > 0 for worker in cluster.cluster()["workers"])
+    shown = kvferry("status", "--url", cluster.url)
+    assert shown.returncode == 0
+    assert all(name in shown.stdout for name in ("prefill-1", "decode-1", "ready", "B/s"))
+    view = json.loads(kvferry("status", "--url", cluster.url, "--json").stdout)
+    assert len(view["links"]) == 4
+
+
 def test_a_drained_d_is_replaced_and_its_stream_goes_on(cluster: Serving, tiny_model: Path) -> None:
     """The time is too short for the stream, which moves: not a token is lost or told twice, and a new process serves then."""
     expected = Stream(cluster, tiny_model.name).result()
@@ -122,21 +145,20 @@ def test_a_drained_d_is_replaced_and_its_stream_goes_on(cluster: Serving, tiny_m
     assert Stream(cluster, tiny_model.name).result() == expected
 
 
-@pytest.mark.parametrize("role", ["decode"])
-def test_sigterm_to_a_worker_is_a_rolling_restart(cluster: Serving, tiny_model: Path, role: str) -> None:
+def test_sigterm_to_a_worker_is_a_rolling_restart(cluster: Serving, tiny_model: Path) -> None:
     """Answers that run meanwhile are whole, and another life of the worker takes its place."""
     expected = Stream(cluster, tiny_model.name).result()
     streams = [begun(cluster, tiny_model.name) for _ in range(4)]
-    old = next(one for one in cluster.cluster()["workers"] if one["role"] == role)
+    old = next(one for one in cluster.cluster()["workers"] if one["role"] == "decode")
     psutil.Process(old["process_id"]).send_signal(signal.SIGTERM)
     streams += [Stream(cluster, tiny_model.name) for _ in range(4)]
     assert [one.result() for one in streams] == [expected] * 8
     wait_for_another_life(cluster, old)
 
 
-@pytest.mark.parametrize("name", ["decode-1"])
-def test_scale_down(cluster: Serving, tiny_model: Path, name: str) -> None:
+def test_scale_down(cluster: Serving, tiny_model: Path) -> None:
     """What the worker has ends there; its process goes and stays away, and the others serve on."""
+    name = "decode-1"
     expected = Stream(cluster, tiny_model.name).result()
     streams = [begun(cluster, tiny_model.name) for _ in range(4)]
     process = psutil.Process(cluster.worker(name)["process_id"])
