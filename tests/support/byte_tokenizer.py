@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
@@ -75,7 +76,7 @@ def write_byte_tokenizer(directory: Path, template: str = CHAT_TEMPLATE, markers
 @cache
 def byte_tokenizer() -> Tokenizer:
     """The tokenizer, read from files once a test run."""
-    directory = Path(mkdtemp(prefix="kvferry-byte-tokenizer-"))
+    directory = _until_exit("kvferry-byte-tokenizer-")
     write_byte_tokenizer(directory)
     return Tokenizer.from_directory(directory)
 
@@ -89,6 +90,13 @@ def tool_tokenizer(kind: str) -> Tokenizer:
 @cache
 def tool_directory(kind: str) -> Path:
     """The model directory of `tool_tokenizer`."""
-    directory = Path(mkdtemp(prefix="kvferry-tool-tokenizer-"))
+    directory = _until_exit("kvferry-tool-tokenizer-")
     write_byte_tokenizer(directory, tool_template(kind), MARKERS)
     return directory
+
+
+def _until_exit(prefix: str) -> Path:
+    """A directory that goes with this process."""
+    directory = TemporaryDirectory(prefix=prefix)
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
