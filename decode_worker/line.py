@@ -1,4 +1,4 @@
-"""Who on a decode worker waits for blocks, and in which order: what lost its KV first, then as the policy says.
+"""Who on a decode worker waits for blocks, and in which order: what is resumed first, then as the policy says.
 
 Kept up to date as sequences come and go, so that a step sorts nothing. Does not know how many blocks anybody needs.
 """
@@ -15,8 +15,9 @@ from scheduling.work import Work
 
 
 class Line:
-    """Sequences without blocks. Those that were preempted, or that have output whose KV is gone, are resumed by arrival and
-    before all others: somebody waits for their next token. The rest goes by `policy`.
+    """Sequences without blocks. Those that were preempted, that have output whose KV is gone, or that have moved here from a
+    worker that failed, are resumed by arrival and before all others: somebody waits for their next token. The rest goes by
+    `policy`.
     """
 
     def __init__(self, policy: Policy) -> None:

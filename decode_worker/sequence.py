@@ -101,7 +101,7 @@ class DecodeSequence:
     @property
     def is_resumed(self) -> bool:
         """Whether, holding no blocks, it goes before those that have never had any."""
-        return self.num_generated > 0 or self.record.phase is Phase.PREEMPTED
+        return self.num_generated > 0 or self.request.num_continued > 0 or self.record.phase is Phase.PREEMPTED
 
     @property
     def work(self) -> Work:
@@ -126,6 +126,7 @@ class DecodeSequence:
             num_generated=self.num_generated,
             num_predicted_output=self.num_predicted_output * len(self.choices),
             num_cached_at_start=num_cached_at_start,
+            is_continued=self.request.num_continued > 0,
         )
 
     def move(self, now: float, to: Phase) -> None:

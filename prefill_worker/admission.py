@@ -1,4 +1,7 @@
-"""The prompts that wait, in the order of a policy, and which of them get blocks. Knows nothing of steps or transfers."""
+"""The prompts that wait, in the order of a policy but for what is resumed, and which of them get blocks.
+
+Knows nothing of steps or transfers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Admission:
     """Belongs to the step thread; `waiting`, by request, may be looked at by others."""
 
     def __init__(self, policy: Policy, blocks: PromptBlocks, pool: BlockPool) -> None:
-        self.line = WaitingLine(policy.key)
+        self.line = WaitingLine(lambda work: (not work.is_resumed, *policy.key(work)))
         self.waiting: dict[str, PrefillSequence] = {}
         self._policy = policy
         self._blocks = blocks
@@ -41,7 +44,10 @@ class Admission:
         """Gives blocks for their whole prompt to waiting requests, in order, while there is room; the first in line that gets
         none blocks the rest.
         """
-        for work in self._policy.order(queue)[:max_sequences]:
+        ordered = self._policy.order(queue)
+        if (head := next(iter(self.line), None)) is not None and head.is_resumed:
+            ordered.sort(key=lambda work: not work.is_resumed)  # a policy may have lifted somebody over them
+        for work in ordered[:max_sequences]:
             sequence = self.waiting[work.request_id]
             if not has_headroom(self._blocks.num_needed(sequence), self._pool.num_free, 0):
                 return

@@ -116,6 +116,7 @@ class PrefillSequence:
             arrival_s=self.arrived_at,
             priority=self.request.priority,
             num_cached_at_start=self.num_cached_at_start,
+            is_continued=self.request.num_continued > 0,
         )
 
     @property

@@ -58,9 +58,9 @@ def blocks_kept(running: Iterable[tuple[int, int, int]], block_size: int, kv_res
 
 def choose_victim(running: Sequence[Work]) -> Work | None:
     """The sequence to preempt when blocks run out: of the least urgent the youngest, so that the oldest of the most urgent
-    always gets on. None when empty.
+    always gets on. What has moved here is older than it seems, and counts as older than all that has not. None when empty.
     """
-    return max(running, key=lambda work: (level_of(work.priority), work.arrival), default=None)
+    return max(running, key=lambda work: (level_of(work.priority), not work.is_continued, work.arrival), default=None)
 
 
 class Preemption(StrEnum):

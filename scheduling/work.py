@@ -15,8 +15,8 @@ class Work:
 
     `arrival_s` is when it came, on the clock that policies are asked by. A smaller `priority` goes first. `num_generated` of
     the known tokens are output; `num_predicted_output` is what its whole output is expected to be, 0 for not known.
-    `num_cached_at_start` were in a prefix cache before anything of it was computed. A sequence that waits may be built once
-    and kept: nothing of it changes.
+    `num_cached_at_start` were in a prefix cache before anything of it was computed. With `is_continued` another worker, which
+    failed or gave it up, drew the last known tokens. A sequence that waits may be built once and kept: nothing of it changes.
     """
 
     request_id: str
@@ -29,6 +29,7 @@ class Work:
     num_generated: int = 0
     num_predicted_output: int = 0
     num_cached_at_start: int = 0
+    is_continued: bool = False
 
     @property
     def num_uncached(self) -> int:
@@ -58,8 +59,10 @@ class Work:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether, not decoding, it has output: it lost its KV, or never got it, and somebody waits for the next token."""
-        return self.num_generated > 0
+        """Whether, not decoding, it has output: its KV was lost, or never came, or is another worker's, and somebody waits for
+        the next token.
+        """
+        return self.num_generated > 0 or self.is_continued
 
 
 @dataclass(frozen=True, slots=True)

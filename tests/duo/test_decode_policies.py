@@ -160,6 +160,19 @@ def test_what_was_preempted_goes_before_what_is_shorter() -> None:
     assert ended == [one.request_id for one in (first, second, third)]
 
 
+@pytest.mark.parametrize("policy", ORDERS)
+def test_what_has_moved_here_goes_first(policy: str) -> None:
+    """A client that has the beginning of an answer waits for nobody who has nothing yet, nor gives its blocks up for him."""
+    alone = _Alone(DecodeConfig(max_sequences=1, policy=policy))
+    alone.ask(90)
+    alone.ask(4, priority=-1)
+    moved = replace(greedy(prompt_of(60, VOCAB), 3), num_continued=20)
+    alone.decode.generate(moved, "router", 600.0)
+    alone.duo.settle()
+    assert alone.served()[0] == moved.request_id
+    alone.duo.check_idle()
+
+
 def test_chunks_keep_a_step_under_the_target() -> None:
     """Once some steps have been seen, prompts are read in chunks that fill the target and do not pass it."""
     target_s = 0.15

@@ -70,6 +70,9 @@ def test_the_youngest_of_the_least_urgent_is_the_victim() -> None:
     assert choose_victim([Work("a", 9, 8, 5), Work("b", 9, 8, 7), Work("c", 9, 8, 6)]) == Work("b", 9, 8, 7)
     urgent, usual = Work("a", 9, 8, 7, priority=-1), Work("b", 9, 8, 5)
     assert choose_victim([urgent, usual]) == usual
+    moved = Work("c", 9, 8, 9, is_continued=True)
+    assert choose_victim([moved, usual]) == usual
+    assert choose_victim([moved]) == moved
     assert choose_victim([]) is None
 
 

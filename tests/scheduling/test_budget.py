@@ -62,7 +62,7 @@ def test_a_prefill_is_cut_where_the_budget_ends() -> None:
 
 def test_resumed_requests_come_before_prompts() -> None:
     """Whatever the policy says: somebody reads their text already. Among them the oldest is first."""
-    works = [Work("short", 5, 0, 1), Work("young", 30, 0, 3, num_generated=2), Work("old", 30, 0, 2, num_generated=9)]
+    works = [Work("short", 5, 0, 1), Work("young", 30, 0, 3, num_generated=2), Work("old", 30, 0, 2, is_continued=True)]
     for name in BENCHMARK_POLICIES:
         grants = _plan(0, works, StepLimits(62, 8), name)
         assert grants == [Grant("old", 30), Grant("young", 30), Grant("short", 2)]
