@@ -206,7 +206,8 @@ class ServeSettings:
     )
     kv_timeout: float = _setting(
         10.0,
-        "seconds that a decode worker waits for KV of which nothing more arrives, before it computes it itself",
+        "seconds that a decode worker waits for KV of which nothing more arrives, or for room to land some while none becomes "
+        "free, before it computes it itself",
         metavar="S",
     )
     transfer_lease: float = _setting(

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decode_worker.config import DecodeConfig
-from decode_worker.forking import fork, num_blocks_to_start, release_all
+from decode_worker.forking import check_first_tokens, fork, num_blocks_to_start, release_all
 from decode_worker.prefixes import PrefixReuse
 from decode_worker.roster import Roster
 from decode_worker.sequence import DecodeSequence
+from decode_worker.slot_wait import SlotWait
 from decode_worker.swapping import Swapping
 from engine.block_pool import BlockTable
 from engine.engine import Engine
@@ -63,6 +64,7 @@ class Admission:
         self._config = config
         self._offer = WireOffer(receiver.config.rule, config.min_wire_budget)
         self._landings: dict[int, _Landing] = {}
+        self._slot_wait = SlotWait(config.kv_wait_s)
 
     @property
     def num_landings(self) -> int:
@@ -107,10 +109,14 @@ class Admission:
 
     def admit(self, now: float) -> None:
         """Gives blocks away as far as they go. Nobody overtakes a request that has to wait for blocks; one that waits for
-        landing slots is overtaken by those that need none.
+        landing slots is overtaken by those that need none, and refused when nobody has been given any for too long.
         """
         max_running = self._config.max_sequences
-        if not self._roster.line or (num_running := self.num_running) >= max_running:
+        if self._receiver.slots.num_free:
+            self._slot_wait.is_over()
+        if not self._roster.line:
+            return
+        if (num_running := self.num_running) >= max_running:
             return
         num_kept = self._num_kept([one for one in self._roster.running.values() if one.has_blocks])
         if num_running and not has_headroom(1, self._pool.num_free, num_kept):
@@ -119,6 +125,7 @@ class Admission:
         for sequence_id in self._roster.line.order(self._roster.in_phase(Phase.PREFILLING), now):
             sequence = self._sequences[sequence_id]
             if is_out_of_slots and sequence.wants_ticket:
+                self._wait_for_slots(sequence, now)
                 continue
             num_answers, num_free = len(sequence.choices), self._pool.num_free
             # Alone, a request needs no headroom: `check` has seen to it that it can be held.
@@ -128,8 +135,10 @@ class Admission:
                 is_room = has_headroom(self._num_blocks_wanted(sequence), num_free, num_kept)
             if num_running + num_answers > max_running or not is_room:
                 return
-            is_out_of_slots |= not self._start(sequence, now)
-            if sequence.has_blocks:
+            if not self._start(sequence, now):
+                is_out_of_slots = True
+                self._wait_for_slots(sequence, now)
+            elif sequence.has_blocks:
                 num_running, num_kept = num_running + num_answers, num_kept + self._num_kept([sequence])
 
     def settle_landings(self, now: float) -> None:
@@ -163,7 +172,7 @@ class Admission:
             raise StaleTicket(f"request {request_id} does not wait for first tokens here")
         if not self._is_ticket_of(sequence, generation):
             raise StaleTicket(f"ticket {generation} is not the one of request {request_id}")
-        _check_first(sequence.request, first_tokens)
+        check_first_tokens(sequence.request, first_tokens)
         self._engine.check_tokens([one.token_id for one in first_tokens])
         told = {one.choice: one.token_id for one in first_tokens}
         going_on = {choice: told[choice] for choice in sequence.choices if choice in told}
@@ -236,6 +245,11 @@ class Admission:
             self._roster.end(sequence, Phase.FAILED, now, error)
         return True
 
+    def _wait_for_slots(self, sequence: DecodeSequence, now: float) -> None:
+        if self._slot_wait.is_stuck(now):
+            error = OutOfSlots(f"no landing slot has become free for {self._slot_wait.limit_s:g} s")
+            self._roster.end(sequence, Phase.FAILED, now, error)
+
     def _go_on(self, sequence: DecodeSequence, now: float) -> None:
         """With its blocks: to read what has no KV, or to decode if all that was known has come back from where it was kept."""
         is_back = self._swapping.bring_back(sequence)
@@ -258,6 +272,7 @@ class Admission:
             ),
             now,
         )
+        self._slot_wait.is_over()
         self._landings[ticket.generation] = _Landing(sequence, tables)
         sequence.landing_generation = ticket.generation
         sequence.move(now, Phase.LANDING)
@@ -280,15 +295,3 @@ class Admission:
         elif not sequence.record.is_terminal:
             self.failed_transfers.add(ended.ticket.request_id, ended.error)
             self._roster.tell_lost_kv(sequence, ended.error)
-
-
-def _check_first(request: GenerateRequest, tokens: Sequence[GeneratedToken]) -> None:
-    """Raises `BadRequest` unless these are first tokens of different choices of the request that go on."""
-    choices = {one.choice for one in tokens}
-    if not choices or len(choices) < len(tokens) or max(choices) >= request.num_choices or min(choices) < 0:
-        raise BadRequest(
-            f"request {request.request_id} needs one first token for each of its {request.num_choices} choices that goes on; "
-            f"got them for {[one.choice for one in tokens]}"
-        )
-    if any(one.index or one.finish for one in tokens):
-        raise BadRequest(f"request {request.request_id}: a first token has index 0 and is not its answer's last")

@@ -15,8 +15,9 @@ class DecodeConfig:
 
     `max_step_tokens` is the token budget of a step, decodes first; `max_sequences` the answers that hold blocks at a time, so
     that no request can ask for more; `max_waiting` the queue of those that do not yet. `kv_wait_s` is how long a request
-    whose first tokens are known waits for its KV while none of it lands, before it is computed here. `min_wire_budget` is the
-    smallest `kv_wire_budget` that a request may ask for, None for that of the receiver's own rule.
+    whose first tokens are known waits for its KV while none of it lands, before it is computed here, and how long one waits
+    for landing slots while nobody is given any. `min_wire_budget` is the smallest `kv_wire_budget` that a request may ask for,
+    None for that of the receiver's own rule.
 
     `policy` says who goes next (`scheduling/policies/choose.py`). `kv_reserve` (0 to 1) is the share of the predicted output
     for which blocks are kept free (`scheduling/admission.py`). With `itl_target_s` prompts are read in chunks that keep a step

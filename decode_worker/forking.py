@@ -12,6 +12,8 @@ from dataclasses import replace
 from decode_worker.sequence import DecodeSequence
 from engine.block_pool import BlockPool, BlockTable
 from engine.engine import Engine
+from protocol.errors import BadRequest
+from protocol.request import GeneratedToken, GenerateRequest
 
 
 def num_blocks_to_start(num_tokens: int, num_choices: int, block_size: int) -> int:
@@ -82,3 +84,15 @@ def _copy_partial_block(trunk: DecodeSequence, one: DecodeSequence, engine: Engi
     index, num_tokens = divmod(trunk.num_cached, engine.layout.block_size)
     if num_tokens:
         engine.copy_block(trunk.held_table().block_ids[index], one.held_table().block_ids[index])
+
+
+def check_first_tokens(request: GenerateRequest, tokens: Sequence[GeneratedToken]) -> None:
+    """Raises `BadRequest` unless these are first tokens of different choices of the request that go on."""
+    choices = {one.choice for one in tokens}
+    if not choices or len(choices) < len(tokens) or max(choices) >= request.num_choices or min(choices) < 0:
+        raise BadRequest(
+            f"request {request.request_id} needs one first token for each of its {request.num_choices} choices that goes on; "
+            f"got them for {[one.choice for one in tokens]}"
+        )
+    if any(one.index or one.finish for one in tokens):
+        raise BadRequest(f"request {request.request_id}: a first token has index 0 and is not its answer's last")

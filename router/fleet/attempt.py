@@ -15,6 +15,7 @@ from protocol.errors import (
     KvferryError,
     NotConnected,
     NotReady,
+    OutOfSlots,
     Overloaded,
     PromptTooLong,
     WorkerUnavailable,
@@ -188,7 +189,9 @@ class Attempt:
             except KvferryError as error:
                 await self._give_up_on(prefill, decode, books, error)
                 tried.add(prefill.name)
-                prefill_name = self._another_prefill(decode.name, tried)
+                # Without landing slots, whoever else reads the prompt could not send its KV there either.
+                is_full = isinstance(error, OutOfSlots)
+                prefill_name = None if is_full else self._another_prefill(decode.name, tried)
                 continue
             self._verdict.served(prefill)
             for token in outcome.first_tokens:
@@ -215,12 +218,17 @@ class Attempt:
     async def _give_up_on(
         self, prefill: Member[PrefillClient], decode: Member[DecodeClient], books: AttemptBooks, error: KvferryError
     ) -> None:
-        """A prefill worker failed the request: another one may be asked. Raises what nobody else could do better."""
+        """A prefill worker failed the request, or has nowhere to send its KV: somebody else may be asked to read the prompt.
+        Raises what nobody else could do better.
+        """
         # A prompt that is too long for a prefill worker was not for the decode worker, which reserved for it.
         is_clients = error.blame is Blame.CLIENT and not isinstance(error, PromptTooLong)
         if self._is_decode_at_fault or is_clients or isinstance(error, DeadlineExceeded):
             raise error  # the time that is over is the request's own, by whosever clock
-        self._verdict.prefill_failed(prefill, error)
+        if isinstance(error, OutOfSlots):
+            self._verdict.decode_failed(decode, error, is_refusal=True)
+        else:
+            self._verdict.prefill_failed(prefill, error)
         if self._terms.pair is not None:
             self._is_prefill_at_fault = True
             raise error
@@ -254,6 +262,8 @@ class Attempt:
             # The decode worker does not know this prefill worker; it may know another. Let them shake hands again.
             prefill.links.pop(decode.name, None)
             raise
+        except OutOfSlots:
+            raise  # it can read the prompt itself
         except KvferryError:
             self._is_decode_at_fault = True
             raise

@@ -12,6 +12,8 @@ from protocol.errors import (
 )
 from protocol.request import GeneratedToken
 from router.config import RoutingPolicy
+from router.fleet.breaker import BreakerState
+from router.fleet.failures import FailureCause
 from tests.duo.asking import (
     LENGTH,
     NUM_TOKENS,
@@ -136,6 +138,34 @@ def test_a_stopped_p_keeps_its_slots_in_quarantine(expected: list[int]) -> None:
     duo.stopped.clear()
     duo.fabric.faults.release()
     check_recovers(duo, expected)
+
+
+def test_slots_that_a_stopped_p_holds_stop_nobody(expected: list[int]) -> None:
+    """All landing slots are kept for it: D reads what waits for some, at first when that has taken too long, then at once;
+    when the slots are back, KV lands again.
+    """
+    decode = DecodeConfig(max_step_tokens=64, max_sequences=16, kv_wait_s=0.5, prefix_cache=None)
+    duo = Duo(DuoOptions(num_prefill=2, num_slots=2, decode=decode, policy=RoutingPolicy.ROUND_ROBIN))
+    duo.run(lambda: duo.fleet.look())
+    duo.fabric.faults.hold(num=2)
+    assert answer_of(duo, when(1, lambda: duo.stopped.add("prefill-0"))) == expected
+    duo.run(lambda: duo.look_until_gone())
+    slots = duo.decodes[0].receiver.slots
+    assert slots.num_quarantined == slots.num_slots
+
+    waits = [duo.clock()]
+    for num in (4, 4):
+        assert duo.generate_all([request() for _ in range(num)]) == [expected] * num
+        waits.append(duo.clock())
+    assert waits[1] - waits[0] > decode.kv_wait_s > waits[2] - waits[1]
+    assert duo.fleet.failures.by_cause[FailureCause.DECODE_REFUSED] == 8
+    assert duo.fleet.prefills["prefill-1"].breaker.state(duo.clock()) is BreakerState.CLOSED
+    duo.stopped.clear()
+    duo.fabric.faults.release()
+    check_recovers(duo, expected)
+    num_landed = duo.decodes[0].admission.num_remote_prefill_tokens
+    assert duo.generate_all([request()]) == [expected]
+    assert duo.decodes[0].admission.num_remote_prefill_tokens == num_landed + LENGTH
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from decode_worker.config import DecodeConfig
 from prefill_worker.config import PrefillConfig
@@ -83,4 +84,18 @@ async def prefill_stops_late(scene: Scene) -> Seen:
     decode = scene.duo.decodes[0]
     assert decode.receiver.slots.num_quarantined > 0
     assert decode.num_local_prefill_tokens == LENGTH + 1
+    return seen
+
+
+@failure_mode("slots-held", lambda deadline_s: replace(patient_for(deadline_s), num_prefill=2, num_slots=2))
+async def slots_held(scene: Scene) -> Seen:
+    """It stops with KV on the wire that has all slots: prompts that the other one could read are read by D."""
+    scene.duo.fabric.faults.hold(num=2)
+    await scene.ask(when(1, lambda: scene.duo.stopped.add("prefill-0")))
+    await scene.look_until_gone()
+    decode = scene.duo.decodes[0]
+    assert decode.receiver.slots.num_quarantined == decode.receiver.slots.num_slots
+    before = decode.num_local_prefill_tokens
+    seen = await scene.ask(cache_salt="another")
+    assert decode.num_local_prefill_tokens == before + LENGTH
     return seen
