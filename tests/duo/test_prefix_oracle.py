@@ -29,6 +29,11 @@ LATER = [
     FIRST + OTHER[:1],
 ]
 BLOCKS = [(16, 16), (16, 8), (8, 16), (16, 64), (64, 16), (5, 7)]
+PLACES_AND_BLOCKS = [
+    *((where, BLOCKS[1]) for where in WHERE),
+    *(("both", blocks) for blocks in BLOCKS if blocks != BLOCKS[1]),
+]
+"""Every place once, and every pair of sizes once: where blocks end does not depend on who keeps them."""
 
 
 @cache
@@ -46,8 +51,7 @@ def text_of(prompt: list[int], family: str = "llama", num_tokens: int = NUM_TOKE
     return list(_text(tuple(prompt), family, num_tokens))
 
 
-@pytest.mark.parametrize("blocks", BLOCKS)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "blocks"), PLACES_AND_BLOCKS)
 def test_one_after_the_other(where: str, blocks: tuple[int, int]) -> None:
     """Each prompt finds of the first, on D, exactly its full blocks, and brings the rest; on P they may be found as well."""
     duo = caching_duo(where, blocks)
