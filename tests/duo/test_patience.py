@@ -73,7 +73,7 @@ def test_of_two_leases_the_silent_one_ends_at_its_own_time(expected: list[int]) 
 
 
 def test_a_receiver_that_is_full_for_a_minute_serves_when_there_is_room(expected: list[int]) -> None:
-    """No slot is free for sixty seconds, and D is told to be patient: as many wait as may, others are refused at once, and those
+    """No slot is free for sixty seconds, and D is patient: as many wait as may, others are refused at once, and those
     that wait are served.
     """
     duo = Duo(DuoOptions(decode=DecodeConfig(max_step_tokens=64, max_sequences=16, max_waiting=4, kv_wait_s=1e6)))
