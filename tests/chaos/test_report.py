@@ -50,6 +50,8 @@ def test_each_way_to_fail_is_told() -> None:
     )
     assert len(report.failures) == 3
     assert report.as_json()["resumed_in_time"] == 0.0
+    nowhere_to_go = _report([_judged(gap_s=7.0, gap_began_at=9.0)], [_done(FaultKind.KILL_DECODES)])
+    assert nowhere_to_go.as_json()["resumed_in_time"] is None
     assert "request 7" in report.failures[0]
     assert "\n".join(report.lines()).count("FAILED") == 3
 
