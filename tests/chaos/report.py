@@ -14,8 +14,8 @@ from tests.chaos.outcomes import Outcome
 from tests.chaos.schedule import Deed, FaultKind
 
 SERVED_WITHIN_S, RESUMED_WITHIN_S = 10.0, 5.0
-"""After SIGKILL of a worker: until the next request is served, and until streams that were cut go on, where another decode worker
-is left. Only the first is a condition here: pools are exhausted on purpose, and a stream that moves has to wait for room.
+"""After SIGKILL of a worker: until the next request is served, and until streams that were cut go on, where another decode
+worker is left. Only the first is a condition here: pools are exhausted on purpose, and a stream that moves waits for room.
 """
 MAX_TOLD = 20
 
