@@ -87,13 +87,18 @@ class BlockPool:
         """Adds a holder to each block. Raises `IllegalMove`, and changes nothing, if one of them is empty or unknown."""
         wanted = list(block_ids)
         self._check_held(wanted)
-        reheld = self._only_kept(wanted)
+        self.hold_kept(wanted)
+
+    def hold_kept(self, block_ids: Sequence[int]) -> int:
+        """As `share`, for the keeper's own blocks, which are not looked at again: how many of them nobody else held."""
+        reheld = self._only_kept(block_ids)
         holders = self._holders
-        for block in wanted:
+        for block in block_ids:
             holders[block] += 1
         self._num_kept_idle -= len(reheld)
         if reheld and self._keeper is not None:
             self._keeper.on_held(reheld)
+        return len(reheld)
 
     def release(self, block_ids: Iterable[int]) -> None:
         """Takes a holder from each block. Raises `IllegalMove`, and changes nothing, if one of them has none but the keeper."""

@@ -10,7 +10,7 @@ as much, or a percentage point more. Departures: held blocks are passed over, an
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ArcPolicy:
@@ -55,16 +55,17 @@ class ArcPolicy:
                 held[key] = True
                 self._num_once -= 1
 
-    def hold(self, keys: Iterable[bytes]) -> None:
-        """They cannot go now, and count for their list nevertheless."""
-        once, again, held = self._once, self._again, self._held_again
+    def hold(self, keys: Sequence[bytes]) -> None:
+        """They cannot go now, and belong to the second list from now on."""
+        once, again = self._once, self._again
+        num_before = len(once)
         for key in keys:
             if key in once:
                 del once[key]
-                held[key] = False
             else:
                 del again[key]
-                held[key] = True
+        self._num_once -= num_before - len(once)
+        self._held_again.update(dict.fromkeys(keys, True))
 
     def let_go(self, keys: Iterable[bytes]) -> None:
         """They are the last of their lists to go, in this order."""

@@ -142,8 +142,8 @@ class PrefixCache:
         self.events.append(CacheCleared())
 
     def on_held(self, block_ids: Sequence[int]) -> None:
-        """The pool says that somebody else holds these again."""
-        self._policy.hold(map(self._hash_of.__getitem__, block_ids))
+        """The pool says that somebody else holds these again: a prompt that has found them, since nobody else knows of them."""
+        self._policy.hold([*map(self._hash_of.__getitem__, block_ids)])
 
     def on_left(self, block_ids: Sequence[int]) -> None:
         """The pool says that nobody else holds these any more. Tables name the first block first, and it should go last."""
@@ -182,8 +182,8 @@ class PrefixCache:
     def _hold(self, found: Sequence[bytes]) -> list[int]:
         nodes = self._nodes
         blocks = [nodes[key].block_id for key in found]
-        self._pool.share(blocks)
-        self._policy.touch(found)
+        if self._pool.hold_kept(blocks) < len(blocks):
+            self._policy.touch(found)  # of those among them that somebody held it was not told
         self.counters.num_hit_tokens += len(blocks) * self._block_size
         self.counters.num_hit_blocks += len(blocks)
         return blocks

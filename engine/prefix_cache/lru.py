@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class LruPolicy:
@@ -18,7 +18,7 @@ class LruPolicy:
     def touch(self, keys: Iterable[bytes]) -> None:
         """Nothing to book: their use counts when it ends."""
 
-    def hold(self, keys: Iterable[bytes]) -> None:
+    def hold(self, keys: Sequence[bytes]) -> None:
         """These cannot go now."""
         for key in keys:
             del self._idle[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -29,11 +29,11 @@ class EvictionPolicy(Protocol):
         ...
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """These cached blocks were found by a prompt, and are held."""
+        """These cached blocks were found by a prompt, and were held already."""
         ...
 
-    def hold(self, keys: Iterable[bytes]) -> None:
-        """These idle blocks are held now."""
+    def hold(self, keys: Sequence[bytes]) -> None:
+        """These idle blocks were found by a prompt, and are held now."""
         ...
 
     def let_go(self, keys: Iterable[bytes]) -> None:

@@ -36,13 +36,20 @@ class PolicyMachine(RuleBasedStateMachine):
             self.model.let_go(key)
 
     @precondition(lambda self: self.model.idle)
-    @rule(draw=st.data(), is_found=st.booleans())
-    def hold(self, draw: st.DataObject, is_found: bool) -> None:
-        key = draw.draw(st.sampled_from(self.model.idle))
-        self.policy.hold([key])
-        self.model.hold(key)
-        if is_found:
-            self.policy.touch([key])
+    @rule(draw=st.data())
+    def hold(self, draw: st.DataObject) -> None:
+        keys = draw.draw(st.lists(st.sampled_from(self.model.idle), unique=True))
+        self.policy.hold(keys)
+        for key in keys:
+            self.model.hold(key)
+            self.model.touch(key)
+
+    @precondition(lambda self: self.model.held)
+    @rule(draw=st.data())
+    def touch(self, draw: st.DataObject) -> None:
+        keys = draw.draw(st.lists(st.sampled_from(self.model.held), unique=True))
+        self.policy.touch(keys)
+        for key in keys:
             self.model.touch(key)
 
     @precondition(lambda self: self.model.held)
@@ -98,7 +105,6 @@ def _use(policy: EvictionPolicy, cached: set[bytes], key: bytes, num_blocks: int
     is_found = key in cached
     if is_found:
         policy.hold([key])
-        policy.touch([key])
     else:
         if len(cached) == num_blocks:
             victim = policy.victim()
