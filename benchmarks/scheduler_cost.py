@@ -111,7 +111,7 @@ class Busy:
     def admit(self) -> None:
         """Sums the reserve, asks for the order, exchanges the head for a new request."""
         reserved = reserved_blocks([*self.decoding, *self.prefilling], DEFAULT_BLOCK_SIZE, 0.5)
-        head = self.policy.order(self.queue())[0]
+        head = next(self.policy.order(self.queue()))
         if has_headroom(head.num_known // DEFAULT_BLOCK_SIZE, 10**6, reserved):
             self.line.remove(head.request_id)
             self.line.add(self.arrive())

@@ -6,7 +6,7 @@ Kept up to date as sequences come and go, so that a step sorts nothing. Does not
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from decode_worker.sequence import DecodeSequence
 from scheduling.policies.policy import Policy, Queue
@@ -49,12 +49,11 @@ class Line:
         else:
             del self._resumed[bisect_left(self._resumed, (arrival, sequence_id))]
 
-    def order(self, prefilling: Iterable[DecodeSequence], now: float) -> list[str]:
-        """The ids of all that wait, in the order in which they are looked at for blocks."""
-        resumed = [sequence_id for _, sequence_id in self._resumed]
-        if not self._prompts:
-            return resumed
-        return resumed + [work.request_id for work in self._policy.order(self.queue(prefilling, now))]
+    def order(self, prefilling: Iterable[DecodeSequence], now: float) -> Iterator[str]:
+        """The ids of all that wait, in the order in which they are looked at for blocks; the first may go meanwhile."""
+        yield from [sequence_id for _, sequence_id in self._resumed]
+        if self._prompts:
+            yield from (work.request_id for work in self._policy.order(self.queue(prefilling, now)))
 
     def queue(self, prefilling: Iterable[DecodeSequence], now: float) -> Queue:
         """What a policy chooses from; `prefilling` are the prompts that hold blocks and are read."""

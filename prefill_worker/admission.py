@@ -6,6 +6,7 @@ Knows nothing of steps or transfers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from engine.block_pool import BlockPool
 from prefill_worker.prompt_blocks import PromptBlocks
@@ -46,8 +47,8 @@ class Admission:
         """
         ordered = self._policy.order(queue)
         if (head := next(iter(self.line), None)) is not None and head.is_resumed:
-            ordered.sort(key=lambda work: not work.is_resumed)  # a policy may have lifted somebody over them
-        for work in ordered[:max_sequences]:
+            ordered = iter(sorted(ordered, key=lambda work: not work.is_resumed))  # a policy may have lifted somebody
+        for work in islice(ordered, max_sequences):
             sequence = self.waiting[work.request_id]
             if not has_headroom(self._blocks.num_needed(sequence), self._pool.num_free, 0):
                 return

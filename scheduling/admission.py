@@ -27,7 +27,7 @@ def reserved_blocks(running: Iterable[Work], block_size: int, kv_reserve: float)
     For each of them, the share `kv_reserve` (0 to 1) of its predicted output that is still to come, and at least one block:
     those that decode can then cross their next block border before anybody has to be preempted.
     """
-    return sum(max(1, output_blocks(work, block_size, kv_reserve)) for work in running)
+    return blocks_kept(((work.num_known, work.num_output_left, 1) for work in running), block_size, kv_reserve)
 
 
 def output_blocks(work: Work, block_size: int, kv_reserve: float) -> int:
@@ -50,9 +50,14 @@ def blocks_kept(running: Iterable[tuple[int, int, int]], block_size: int, kv_res
     """As `reserved_blocks`, for each running request told by its known tokens, those that are expected to follow in each
     answer, and its answers.
     """
+    if kv_reserve <= 0.0:
+        return sum(num_answers for _, _, num_answers in running)
     num_kept = 0
     for num_known, num_output_left, num_answers in running:
-        num_kept += num_answers * max(1, blocks_ahead(num_known, num_output_left, block_size, kv_reserve))
+        # `blocks_ahead`, written out: a step asks this of all that run.
+        num_all = num_known + math.ceil(kv_reserve * num_output_left)
+        num_ahead = -(-num_all // block_size) - -(-num_known // block_size)
+        num_kept += num_answers * num_ahead if num_ahead > 1 else num_answers
     return num_kept
 
 

@@ -30,9 +30,9 @@ class WaitingLine:
         return request_id in self._works
 
     def __iter__(self) -> Iterator[Work]:
-        """In order. The line must not change meanwhile."""
+        """In the order of now, also if the line changes meanwhile: who was taken out comes no more, who was added not yet."""
         works = self._works
-        return (works[request_id] for _, request_id in self._by_key)
+        return (works[request_id] for _, request_id in self._by_key[:] if request_id in works)
 
     @property
     def oldest(self) -> Work | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from benchmarks.policy.step_cost import StepCost
 from benchmarks.policy.workload import Job
@@ -119,8 +120,7 @@ class Server:
         kept = reserved_blocks([one.work for one in running], self.settings.block_size, self.settings.kv_reserve)
         self._resumed.sort(key=lambda one: one.work.arrival)
         queue = Queue(self._line, [one.work for one in self._prefilling.values()], self.now)
-        ordered = [one.work for one in self._resumed] + (self.policy.order(queue) if self._line else [])
-        for work in ordered:
+        for work in chain([one.work for one in self._resumed], self.policy.order(queue) if self._line else ()):
             num_ahead = output_blocks(work, self.settings.block_size, self.settings.kv_reserve)
             num_needed = self._blocks_for(work.num_known)
             is_room = num_running == 0 or has_headroom(num_needed + num_ahead, self.num_free, kept)

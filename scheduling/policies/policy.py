@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,8 +37,8 @@ class Policy(Protocol):
         """The place of a request in the line. It does not change while the request waits."""
         ...
 
-    def order(self, queue: Queue) -> list[Work]:
-        """All that wait, in the order in which they are looked at for blocks."""
+    def order(self, queue: Queue) -> Iterator[Work]:
+        """All that wait, in the order in which they are looked at for blocks; the first may go meanwhile."""
         ...
 
     def divide(self, queue: Queue, room: Room) -> list[Grant]:
@@ -63,9 +63,9 @@ class KeyPolicy(ABC):
     def overtaken_for_s(self, work: Work) -> float:
         """As `Policy.overtaken_for_s`."""
 
-    def order(self, queue: Queue) -> list[Work]:
+    def order(self, queue: Queue) -> Iterator[Work]:
         """As `Policy.order`."""
-        return list(queue.waiting)
+        return iter(queue.waiting)
 
     def divide(self, queue: Queue, room: Room) -> list[Grant]:
         """As `Policy.divide`: each as much as it may take, until the room is used up."""

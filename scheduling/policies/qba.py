@@ -20,7 +20,9 @@ before it in the rest of the steps. Not bounded: what short requests lose while 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from protocol.errors import ConfigError
 from scheduling.policies.policy import Queue, Room, fill
@@ -55,7 +57,7 @@ class QuotaBoundedAging(ShortestRemainingFirst):
         self.settings = settings
         self.debt_tokens = 0.0
 
-    def order(self, queue: Queue) -> list[Work]:
+    def order(self, queue: Queue) -> Iterator[Work]:
         """The oldest aged request, if nothing older is read already; then by rank."""
         ranked = super().order(queue)
         oldest = queue.waiting.oldest
@@ -63,8 +65,7 @@ class QuotaBoundedAging(ShortestRemainingFirst):
             return ranked
         if any(work.arrival < oldest.arrival for work in queue.prefilling):
             return ranked
-        ranked.remove(oldest)
-        return [oldest, *ranked]
+        return chain((oldest,), (work for work in ranked if work is not oldest))
 
     def divide(self, queue: Queue, room: Room) -> list[Grant]:
         """Aged requests up to quota and debt, then everybody by rank."""

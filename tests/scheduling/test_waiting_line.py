@@ -45,3 +45,19 @@ def test_nobody_stands_in_it_twice() -> None:
         line.replace(Work("b", 6, 0, 1))
     assert "a" in line
     assert "b" not in line
+
+
+def test_who_goes_meanwhile_comes_no_more() -> None:
+    """Whoever walks along the line may take out whom it has reached, or anybody else, and add others."""
+    line = WaitingLine(lambda work: (work.arrival,))
+    for number in range(5):
+        line.add(Work(str(number), 9, 0, number))
+    seen = []
+    for work in line:
+        seen.append(work.request_id)
+        line.remove(work.request_id)
+        line.remove("3")
+        if work.request_id == "0":
+            line.add(Work("late", 9, 0, 9))
+    assert seen == ["0", "1", "2", "4"]
+    assert [work.request_id for work in line] == ["late"]

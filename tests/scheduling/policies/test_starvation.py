@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +35,8 @@ def run(policy: Policy, arriving: list[Work], place: Place) -> tuple[dict[str, f
     while len(read) < len(arriving):
         while coming and coming[0].arrival_s <= now:
             line.add(coming.pop(0))
-        for work in policy.order(Queue(line, list(running.values()), now))[: place.num_sequences - len(running)]:
+        ordered = policy.order(Queue(line, list(running.values()), now))
+        for work in islice(ordered, place.num_sequences - len(running)):
             line.remove(work.request_id)
             running[work.request_id] = work
             placed[work.request_id] = now
