@@ -56,6 +56,12 @@ def test_each_way_to_fail_is_told() -> None:
     assert "\n".join(report.lines()).count("FAILED") == 3
 
 
+def test_where_no_decode_worker_is_left_a_process_has_to_start() -> None:
+    """Which takes its time, but not for ever."""
+    kind = FaultKind.KILL_DECODES
+    assert [len(_report([], [_done(kind, served_s=served_s)]).failures) for served_s in (20.0, 31.0)] == [0, 1]
+
+
 def test_a_slow_router_is_no_slow_worker() -> None:
     """The bound on being served again is that of killed workers."""
     assert _report([], [_done(FaultKind.KILL_ROUTER, served_s=20.0)]).failures == []
