@@ -1,14 +1,15 @@
-"""Attention for the CPU: torch's fused kernel over K and V, where they lie or gathered from their slots.
+"""Attention for the CPU: torch's fused kernel over K and V where they lie, joined from runs, or gathered from slots.
 
-A sequence with one new token whose blocks follow each other is attended to in place, without a copy. The others with one
-new token go together, padded to the longest context; each longer slice goes alone. Padding repeats the sequence's first
-slot, so that only slots that were written are read.
+A sequence with one new token is attended to in place, without a copy, when its blocks follow each other, and alone when it is
+long, its runs of such blocks joined. The others with one new token are gathered together, padded to the longest context; each
+longer slice goes alone. Padding repeats the sequence's first slot, so that only slots that were written are read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 
@@ -18,6 +19,12 @@ from engine.model_config import ModelConfig
 
 MIN_IN_PLACE_TOKENS = 64
 """Shorter contexts are gathered together: a call for each would cost more than the copy."""
+MIN_JOINED_TOKENS = 768
+"""From here on joining a sequence's runs costs less than gathering its slots, even if every block is a run of its own: half as
+much for four runs, two thirds for 64 (2,048 tokens, SmolLM2's heads).
+"""
+Span: TypeAlias = tuple[int, int]
+"""First slot and the one after the last."""
 
 
 class FastCpuAttention:
@@ -34,26 +41,25 @@ class FastCpuAttention:
         """Groups the sequences: decodes in place or in one group, each prefill chunk in its own."""
         sizes = [last - first for first, last in pairwise(metadata.query_starts)]
         decodes = [index for index, size in enumerate(sizes) if size == 1]
-        in_place = self._in_place(metadata, cache, decodes)
-        gathered = [index for index in decodes if index not in in_place]
+        alone = self._alone(metadata, cache, decodes)
+        gathered = [index for index in decodes if index not in alone]
         groups = [self._decodes(metadata, cache, gathered)] if gathered else []
         groups += [self._chunk(metadata, cache, index) for index, size in enumerate(sizes) if size > 1]
-        spans = [(metadata.query_starts[index], *span) for index, span in in_place.items()]
-        return FastCpuStep(self._config, cache, metadata.slots, groups, spans)
+        rows = [(metadata.query_starts[index], runs) for index, runs in alone.items()]
+        return FastCpuStep(self._config, cache, metadata.slots, groups, rows)
 
-    def _in_place(self, metadata: StepMetadata, cache: KvCache, decodes: list[int]) -> dict[int, tuple[int, int]]:
-        """First slot and the one after the last of the sequences that can be attended to where they lie."""
+    def _alone(self, metadata: StepMetadata, cache: KvCache, decodes: list[int]) -> dict[int, list[Span]]:
+        """The runs of the sequences that are attended to each by itself."""
         if self._config.attention_softcap is not None:
             return {}
-        block_size = cache.layout.block_size
         found = {}
         for index in decodes:
             length = metadata.context_lens[index]
-            blocks = metadata.block_tables[index, : -(-length // block_size)]
-            first, last = int(blocks[0]), int(blocks[-1])
-            is_run = last - first == len(blocks) - 1 and bool((blocks.diff() == 1).all())
-            if length >= MIN_IN_PLACE_TOKENS and is_run:
-                found[index] = (first * block_size, first * block_size + length)
+            if length < MIN_IN_PLACE_TOKENS:
+                continue
+            runs = _runs(metadata.block_tables[index], length, cache.layout.block_size)
+            if len(runs) == 1 or length >= MIN_JOINED_TOKENS:
+                found[index] = runs
         return found
 
     def _decodes(self, metadata: StepMetadata, cache: KvCache, members: list[int]) -> _Group:
@@ -81,6 +87,29 @@ class FastCpuAttention:
             for window in self._windows
         }
         return _Group(rows, slots, masks, None)
+
+
+def _runs(table: torch.Tensor, length: int, block_size: int) -> list[Span]:
+    """The slots of a sequence's first `length` positions, in order: a span for each run of blocks that follow each other."""
+    blocks = table[: -(-length // block_size)]
+    ends = [*(torch.nonzero(blocks.diff() != 1).flatten() + 1).tolist(), len(blocks)]
+    starts = [0, *ends[:-1]]
+    spans = []
+    for start, end in zip(starts, ends, strict=True):
+        first = int(blocks[start]) * block_size
+        spans.append((first, first + min(end * block_size, length) - start * block_size))
+    return spans
+
+
+def _last(runs: list[Span], num_slots: int) -> list[Span]:
+    """The last `num_slots` of the runs' slots, or all if there are fewer."""
+    kept: list[Span] = []
+    for first, end in reversed(runs):
+        if num_slots <= 0:
+            break
+        kept.append((max(first, end - num_slots), end))
+        num_slots -= end - first
+    return kept[::-1]
 
 
 def _slots(tables: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:
@@ -114,13 +143,13 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class FastCpuStep:
-    """One step; see `StepAttention`. `spans`: the row of each sequence that is attended to in place, and its slots."""
+    """One step; see `StepAttention`. `alone`: the row of each sequence that is attended to by itself, and its runs."""
 
     config: ModelConfig
     cache: KvCache
     slots: torch.Tensor
     groups: list[_Group]
-    spans: list[tuple[int, int, int]]
+    alone: list[tuple[int, list[Span]]]
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `StepAttention.attend`."""
@@ -132,9 +161,10 @@ class FastCpuStep:
             kv = stored.index_select(1, group.slots).to(query.dtype)
             attend = self._chunk if group.num_decodes is None else self._decodes
             output[group.rows] = attend(query[group.rows], kv, group.masks[window])
-        for row, first, end in self.spans:
-            # The only query stands at the end: a window is a shorter span, and nothing has to be masked.
-            seen = stored[:, first if window is None else max(first, end - window) : end].to(query.dtype)
+        for row, runs in self.alone:
+            # The only query stands at the end: a window is the end of the runs, and nothing has to be masked.
+            parts = [stored[:, first:end] for first, end in (runs if window is None else _last(runs, window))]
+            seen = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).to(query.dtype)
             output[row] = self._decodes(query[row : row + 1], seen, None)
         return output
 

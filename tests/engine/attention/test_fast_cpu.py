@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+from engine.attention import fast_cpu
 from engine.attention.fast_cpu import FastCpuAttention
 from engine.attention.interface import AttentionBackend, build_metadata
 from engine.attention.reference import ReferenceAttention
@@ -120,8 +121,14 @@ def test_windows_around_the_length_of_a_prompt(window: int) -> None:
 @pytest.mark.parametrize("family", TINY_FAMILIES)
 @pytest.mark.parametrize("block_size", [1, 5, 16])
 @pytest.mark.parametrize("kv_dtype", [KvDtype.FLOAT32, KvDtype.BFLOAT16])
-def test_neighbouring_blocks_are_attended_to_in_place(family: str, block_size: int, kv_dtype: KvDtype) -> None:
-    """Long contexts in runs of blocks equal the reference, beside scattered and short ones and beside a chunk."""
+@pytest.mark.parametrize("joined_from", [64, fast_cpu.MIN_JOINED_TOKENS])
+def test_neighbouring_blocks_are_attended_to_in_place(
+    family: str, block_size: int, kv_dtype: KvDtype, joined_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long contexts in runs of blocks equal the reference, beside scattered and short ones and beside a chunk; and so do
+    scattered ones whose runs are joined.
+    """
+    monkeypatch.setattr(fast_cpu, "MIN_JOINED_TOKENS", joined_from)
     config = ModelConfig.from_hf(tiny_hf_config(family))
     tables = _long_tables(block_size)
     expected = _run(ReferenceAttention(config), config, block_size, kv_dtype, tables, LONG_PLANS)
@@ -130,12 +137,31 @@ def test_neighbouring_blocks_are_attended_to_in_place(family: str, block_size: i
         torch.testing.assert_close(one, wanted, atol=1e-5, rtol=0)
 
 
-def test_a_run_of_blocks_is_not_copied() -> None:
-    """The decode of a long context over neighbours takes no gather; over scattered blocks it does."""
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 40, 69, 70, 1000])
+def test_a_window_is_the_end_of_the_runs(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it begins: in a run, between two, or before the first."""
+    monkeypatch.setattr(fast_cpu, "MIN_JOINED_TOKENS", 64)
+    config = ModelConfig.from_hf(tiny_hf_config())
+    layers = tuple(dataclasses.replace(layer, window=window) for layer in config.layers)
+    config = dataclasses.replace(config, layers=layers)
+    tables = {"a": [9, 3, 4, 12, 1, 2]}
+    plans: Plans = ({"a": 70}, {"a": 1}, {"a": 1})
+    expected = _run(ReferenceAttention(config), config, 16, KvDtype.FLOAT32, tables, plans)
+    for one, wanted in zip(
+        _run(FastCpuAttention(config), config, 16, KvDtype.FLOAT32, tables, plans), expected, strict=True
+    ):
+        torch.testing.assert_close(one, wanted, atol=1e-5, rtol=0)
+
+
+def test_a_run_of_blocks_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decode of a long context over neighbours takes no gather; over scattered blocks it does, until it is long."""
     config = ModelConfig.from_hf(tiny_hf_config())
     layout = KvLayout("m", config.num_layers, config.num_kv_heads, config.head_dim, KvDtype.FLOAT32, 16)
     cache = KvCache(layout, 40, CPU)
     for table, num_gathers in (([3, 4, 5, 6, 7], 0), ([3, 5, 4, 6, 7], 1)):
         batch = StepBatch((slice_of([1], 70, table),))
         step = FastCpuAttention(config).begin(build_metadata(batch, 16, CPU), cache)
-        assert (len(step.groups), len(step.spans)) == (num_gathers, 1 - num_gathers)
+        assert (len(step.groups), len(step.alone)) == (num_gathers, 1 - num_gathers)
+    monkeypatch.setattr(fast_cpu, "MIN_JOINED_TOKENS", 70)
+    step = FastCpuAttention(config).begin(build_metadata(batch, 16, CPU), cache)
+    assert step.alone == [(0, [(48, 64), (80, 96), (64, 80), (96, 119)])]
