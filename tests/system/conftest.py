@@ -22,5 +22,5 @@ def pair(tiny_model: Path) -> Iterator[Serving]:
     """One prefill and one decode worker with different block sizes, and a decode pool that forces preemption."""
     argv = ["--prefill", "1", "--decode", "1", "--prefill-block-size", "8", "--block-size", "16"]
     argv += ["--routing-policy", "least_loaded"]  # all KV is ferried, however busy the prefill worker is
-    with serving(str(tiny_model), *argv, "--max-step-tokens", "64", "--kv-cache-memory", "1MiB") as server:
+    with serving(str(tiny_model), *argv, "--max-step-tokens", "64", "--kv-cache-memory", "1152KiB") as server:
         yield server
