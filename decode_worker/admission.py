@@ -113,7 +113,7 @@ class Admission:
         """
         max_running = self._config.max_sequences
         if self._receiver.slots.num_free:
-            self._slot_wait.is_over()
+            self._slot_wait.end()
         if not self._roster.line:
             return
         if (num_running := self.num_running) >= max_running:
@@ -272,7 +272,7 @@ class Admission:
             ),
             now,
         )
-        self._slot_wait.is_over()
+        self._slot_wait.end()
         self._landings[ticket.generation] = _Landing(sequence, tables)
         sequence.landing_generation = ticket.generation
         sequence.move(now, Phase.LANDING)

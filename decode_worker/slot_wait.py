@@ -20,6 +20,6 @@ class SlotWait:
             self._since = now
         return now - self._since >= self.limit_s
 
-    def is_over(self) -> None:
+    def end(self) -> None:
         """Some are free, or somebody was given some."""
         self._since = None

@@ -21,7 +21,7 @@ MIN_IN_PLACE_TOKENS = 64
 """Shorter contexts are gathered together: a call for each would cost more than the copy."""
 MIN_JOINED_TOKENS = 768
 """From here on joining a sequence's runs costs less than gathering its slots, even if every block is a run of its own: half as
-much for four runs, two thirds for 64 (2,048 tokens, SmolLM2's heads).
+much for four runs, three quarters for 128 (2,048 tokens, SmolLM2's heads).
 """
 Span: TypeAlias = tuple[int, int]
 """First slot and the one after the last."""
