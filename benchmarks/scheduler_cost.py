@@ -8,8 +8,8 @@ head is taken out and another request comes, a chunk size is asked for, and the 
 and run are at hand; what it takes to make those of the running again is told apart. Counted is the thread's processor time.
 
 The look-up is what an admission does with a prompt of 32,768 tokens in blocks of 16, in a cache that holds many others: what
-would be found, finding it, and giving it back; of a prompt that is cached whole, by half, and not at all. Naming its blocks is
-told apart: that happens on the thread that submits.
+would be found, finding it, and giving it back; of prompts that are cached whole, by half, and not at all, another one each
+time. Naming its blocks is told apart: that happens on the thread that submits.
 
 The result is on the last line of standard output: for each part the median, and what a tenth of the rounds stay below, which
 is nearer to a quiet machine's; and `bars`: whether the slowest median of a step, and of a look-up, is at most a millisecond.
@@ -156,7 +156,7 @@ def _make_again(works: Sequence[Work]) -> None:
         )
 
 
-def milliseconds(run: Callable[[], None], num_rounds: int) -> dict[str, float]:
+def milliseconds(run: Callable[[], object], num_rounds: int) -> dict[str, float]:
     """The median and the first decile of so many runs, of processor time, after some that do not count."""
     taken = []
     for number in range(NUM_WARM + num_rounds):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from protocol.errors import ConfigError, IllegalMove, KvferryError, OutOfBlocks
+
+BlockIds: TypeAlias = npt.NDArray[np.intp]
+"""Ids of blocks. Long prompts have thousands, which are counted together, without a loop in Python."""
 
 
 class Keeper(Protocol):
     """Who is one of the holders of some blocks, its *kept* ones, only until there is need of room: a prefix cache."""
 
-    def on_held(self, block_ids: Sequence[int]) -> None:
+    def on_held(self, block_ids: BlockIds) -> None:
         """These kept blocks have another holder again."""
         ...
 
-    def on_left(self, block_ids: Sequence[int]) -> None:
+    def on_left(self, block_ids: BlockIds) -> None:
         """The last other holder of these kept blocks has left, in the order in which it named them."""
         ...
 
@@ -37,9 +41,10 @@ class BlockPool:
         if num_blocks < 1:
             raise ConfigError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
-        self._holders = [0] * num_blocks
-        self._is_empty = bytearray(b"\1" * num_blocks)
-        self._is_kept = bytearray(num_blocks)
+        self._holders = np.zeros(num_blocks, np.int32)
+        self._is_kept = np.zeros(num_blocks, np.bool_)
+        self._place = np.zeros(num_blocks, np.intp)
+        """Where in a call a block was named last: tells whether it was named twice."""
         self._num_empty = num_blocks
         self._num_kept_idle = 0
         self._keeper: Keeper | None = None
@@ -68,135 +73,137 @@ class BlockPool:
         """
         if num_blocks < 0:
             raise ConfigError(f"cannot allocate {num_blocks} blocks")
+        if not num_blocks:
+            return []
         if num_blocks > self.num_free:
             raise OutOfBlocks(f"{num_blocks} blocks are needed and {self.num_free} of {self.num_blocks} are free")
         if num_blocks > self._num_empty and self._keeper is not None:
             self._keeper.make_room(num_blocks - self._num_empty)
         taken: list[int] = []
         if after is not None:
-            self._take(after + 1, num_blocks, taken)
+            self._take(after + 1, self._num_empty_from(after + 1, num_blocks), taken)
         if len(taken) < num_blocks:
             for start, length in self._empty_runs():
-                self._take(_start_in(start, length, num_blocks - len(taken)), num_blocks, taken)
+                num_wanted = num_blocks - len(taken)
+                first = _start_in(start, length, num_wanted)
+                self._take(first, min(num_wanted, start + length - first), taken)
                 if len(taken) == num_blocks:
                     break
         self._num_empty -= num_blocks
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """Adds a holder to each block. Raises `IllegalMove`, and changes nothing, if one of them is empty or unknown."""
-        wanted = list(block_ids)
-        self._check_held(wanted)
-        self.hold_kept(wanted)
+        """Adds a holder to each block. Raises `IllegalMove`, and changes nothing, if one of them is empty or unknown, or named
+        twice.
+        """
+        self.hold_kept(self._checked(block_ids))
 
-    def hold_kept(self, block_ids: Sequence[int]) -> int:
+    def hold_kept(self, blocks: BlockIds) -> int:
         """As `share`, for the keeper's own blocks, which are not looked at again: how many of them nobody else held."""
-        reheld = self._only_kept(block_ids)
-        holders = self._holders
-        for block in block_ids:
-            holders[block] += 1
+        reheld = self._only_kept(blocks)
+        self._holders[blocks] += 1
         self._num_kept_idle -= len(reheld)
-        if reheld and self._keeper is not None:
+        if len(reheld) and self._keeper is not None:
             self._keeper.on_held(reheld)
         return len(reheld)
 
     def release(self, block_ids: Iterable[int]) -> None:
         """Takes a holder from each block. Raises `IllegalMove`, and changes nothing, if one of them has none but the keeper."""
-        given = list(block_ids)
-        self._check_held(given)
-        if len(set(given)) != len(given):
-            raise IllegalMove("a block was released twice in one call")
-        if only_kept := self._only_kept(given):
+        blocks = self._checked(block_ids)
+        only_kept = self._only_kept(blocks)
+        if len(only_kept):
             raise IllegalMove(f"block {only_kept[0]} is only kept, not held by anyone")
-        holders = self._holders
-        for block in given:
-            holders[block] -= 1
-            if not holders[block]:
-                self._empty(block)
-        left = self._only_kept(given)
+        self._leave(blocks)
+        left = self._only_kept(blocks)
         self._num_kept_idle += len(left)
-        if left and self._keeper is not None:
+        if len(left) and self._keeper is not None:
             self._keeper.on_left(left)
 
     def keep(self, block_ids: Sequence[int]) -> None:
         """Makes the keeper a holder of each block. Raises `IllegalMove`, and changes nothing, if nobody holds one, or the
         keeper does.
         """
-        self._check_held(block_ids)
-        if len(set(block_ids)) != len(block_ids) or any(self._is_kept[block] for block in block_ids):
+        blocks = self._checked(block_ids)
+        if self._is_kept[blocks].any():
             raise IllegalMove("a block is kept already")
-        for block in block_ids:
-            self._is_kept[block] = 1
-            self._holders[block] += 1
+        self._is_kept[blocks] = True
+        self._holders[blocks] += 1
 
     def unkeep(self, block_ids: Sequence[int]) -> None:
         """The keeper is a holder no longer. Raises `IllegalMove`, and changes nothing, for a block that it does not keep."""
-        self._check_held(block_ids)
-        if len(set(block_ids)) != len(block_ids) or not all(self._is_kept[block] for block in block_ids):
+        blocks = self._checked(block_ids)
+        if not self._is_kept[blocks].all():
             raise IllegalMove("a block is not kept")
-        for block in block_ids:
-            self._is_kept[block] = 0
-            self._holders[block] -= 1
-            if not self._holders[block]:
-                self._num_kept_idle -= 1
-                self._empty(block)
+        self._is_kept[blocks] = False
+        self._num_kept_idle -= self._leave(blocks)
 
     def num_holders(self, block_id: int) -> int:
         """How many hold a block, the keeper among them; 0 for an empty one."""
-        return self._holders[block_id]
+        return int(self._holders[block_id])
 
-    def num_only_kept(self, block_ids: Sequence[int]) -> int:
+    def num_only_kept(self, blocks: BlockIds) -> int:
         """How many of these kept blocks nobody but the keeper holds."""
-        return [*map(self._holders.__getitem__, block_ids)].count(1)
+        return int(np.count_nonzero(self._holders[blocks] == 1))
 
     def check_integrity(self) -> None:
         """Raises `KvferryError` unless every block is empty, only kept or held, and each kind is counted right."""
-        if sum(self._is_empty) != self._num_empty:
-            raise KvferryError(f"{sum(self._is_empty)} blocks are empty, {self._num_empty} are counted")
-        num_kept_idle = 0
-        for block, holders in enumerate(self._holders):
-            is_empty, is_kept = bool(self._is_empty[block]), bool(self._is_kept[block])
-            num_kept_idle += is_kept and holders == 1
-            if holders < is_kept or (holders == 0) != is_empty:
-                raise KvferryError(f"block {block} has {holders} holders and is{'' if is_empty else ' not'} empty")
+        num_empty = int(np.count_nonzero(self._holders == 0))
+        if num_empty != self._num_empty:
+            raise KvferryError(f"{num_empty} blocks are empty, {self._num_empty} are counted")
+        wrong = np.flatnonzero(self._holders < self._is_kept)
+        if len(wrong):
+            raise KvferryError(f"block {wrong[0]} has {self._holders[wrong[0]]} holders and is kept")
+        num_kept_idle = len(self._only_kept(np.arange(self.num_blocks)))
         if num_kept_idle != self._num_kept_idle:
             raise KvferryError(f"{num_kept_idle} blocks are only kept, {self._num_kept_idle} are counted")
 
-    def _only_kept(self, block_ids: Sequence[int]) -> list[int]:
-        holders, is_kept = self._holders, self._is_kept
-        return [block for block in block_ids if holders[block] == 1 and is_kept[block]]
+    def _only_kept(self, blocks: BlockIds) -> BlockIds:
+        only_kept: BlockIds = blocks[(self._holders[blocks] == 1) & self._is_kept[blocks]]
+        return only_kept
 
-    def _empty(self, block: int) -> None:
-        self._is_empty[block] = 1
-        self._num_empty += 1
+    def _leave(self, blocks: BlockIds) -> int:
+        """A holder of each leaves; how many are empty then."""
+        self._holders[blocks] -= 1
+        num_emptied = len(blocks) - int(np.count_nonzero(self._holders[blocks]))
+        self._num_empty += num_emptied
+        return num_emptied
 
-    def _take(self, start: int, num_wanted: int, taken: list[int]) -> None:
-        """Takes empty neighbours from `start` on until `taken` has `num_wanted` or a block is held."""
-        block = start
-        while len(taken) < num_wanted and block < self.num_blocks and self._is_empty[block]:
-            self._is_empty[block] = 0
-            self._holders[block] = 1
-            taken.append(block)
-            block += 1
+    def _take(self, start: int, num_blocks: int, taken: list[int]) -> None:
+        self._holders[start : start + num_blocks] = 1
+        taken.extend(range(start, start + num_blocks))
+
+    def _num_empty_from(self, start: int, num_most: int) -> int:
+        """Length of the run of empty blocks from `start` on, which may be none, as far as it matters."""
+        is_held = self._holders[start : start + num_most] > 0
+        return int(is_held.argmax()) if is_held.any() else len(is_held)
 
     def _empty_runs(self) -> Iterator[tuple[int, int]]:
         """First block and length of each run of empty blocks, the longest first."""
-        edges = np.flatnonzero(np.diff(np.frombuffer(self._is_empty, np.uint8), prepend=0, append=0))
+        is_empty = np.zeros(self.num_blocks + 2, np.bool_)
+        np.equal(self._holders, 0, out=is_empty[1:-1])
+        edges = np.flatnonzero(is_empty[1:] != is_empty[:-1])
         starts, lengths = edges[::2], edges[1::2] - edges[::2]
         longest = int(lengths.argmax())
         yield int(starts[longest]), int(lengths[longest])
         # Only who is not content with the longest pays for an order of all.
-        for run in np.argsort(-lengths, kind="stable")[1:]:
-            yield int(starts[run]), int(lengths[run])
+        order = np.argsort(-lengths, kind="stable")[1:]
+        yield from zip(starts[order].tolist(), lengths[order].tolist(), strict=True)
 
-    def _check_held(self, block_ids: Sequence[int]) -> None:
-        # Without a loop in Python: a long prompt has thousands of blocks.
-        if not block_ids or (
-            min(block_ids) >= 0 and max(block_ids) < self.num_blocks and all(map(self._holders.__getitem__, block_ids))
-        ):
-            return
-        wrong = next(block for block in block_ids if not 0 <= block < self.num_blocks or not self._holders[block])
-        raise IllegalMove(f"block {wrong} is not held by anyone")
+    def _checked(self, block_ids: Iterable[int]) -> BlockIds:
+        """These blocks as an array. Raises `IllegalMove` if one is unknown, empty, or named twice."""
+        blocks = np.fromiter(block_ids, np.intp)
+        if not len(blocks):
+            return blocks
+        is_known = (blocks >= 0) & (blocks < self.num_blocks)
+        is_held = is_known.all() and self._holders[blocks].all()
+        if not is_held:
+            wrong = next(int(block) for block in blocks if not 0 <= block < self.num_blocks or not self._holders[block])
+            raise IllegalMove(f"block {wrong} is not held by anyone")
+        places = np.arange(len(blocks))
+        self._place[blocks] = places
+        if (self._place[blocks] != places).any():
+            raise IllegalMove("a block was named twice in one call")
+        return blocks
 
 
 def _start_in(start: int, length: int, num_blocks: int) -> int:

@@ -10,7 +10,12 @@ as much, or a percentage point more. Departures: held blocks are passed over, an
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.block_pool import BlockIds
+from engine.prefix_cache.idle_order import IdleOrder
 
 
 class ArcPolicy:
@@ -26,10 +31,10 @@ class ArcPolicy:
     def __init__(self, num_blocks: int) -> None:
         self._max_ghosts = num_blocks
         self._target = 0
-        self._once: OrderedDict[bytes, None] = OrderedDict()
-        self._again: OrderedDict[bytes, None] = OrderedDict()
-        self._held_again: dict[bytes, bool] = {}
-        """For each held block whether it belongs to the second list."""
+        self._once = IdleOrder(num_blocks)
+        self._again = IdleOrder(num_blocks)
+        self._is_again = np.zeros(num_blocks, np.bool_)
+        """For each cached block whether it belongs to the second list."""
         self._num_once = 0
         """Blocks of the first list, the held ones among them."""
         self._once_ghosts: OrderedDict[bytes, None] = OrderedDict()
@@ -40,79 +45,71 @@ class ArcPolicy:
         """Names remembered of blocks that went."""
         return len(self._once_ghosts) + len(self._again_ghosts)
 
-    def insert(self, keys: Iterable[bytes]) -> None:
+    def insert(self, blocks: BlockIds, names: Sequence[bytes]) -> None:
         """New ones belong to the first list, ghosts to the second."""
-        for key in keys:
-            is_ghost = self._learn(key)
-            self._held_again[key] = is_ghost
-            self._num_once += not is_ghost
+        were_ghosts = [self._learn(name) for name in names]
+        self._is_again[blocks] = were_ghosts
+        self._num_once += were_ghosts.count(False)
 
-    def touch(self, keys: Iterable[bytes]) -> None:
+    def touch(self, blocks: BlockIds) -> None:
         """They belong to the second list from now on."""
-        held = self._held_again
-        for key in keys:
-            if not held[key]:
-                held[key] = True
-                self._num_once -= 1
+        self._num_once -= len(blocks) - int(np.count_nonzero(self._is_again[blocks]))
+        self._is_again[blocks] = True
 
-    def hold(self, keys: Sequence[bytes]) -> None:
+    def hold(self, blocks: BlockIds) -> None:
         """They cannot go now, and belong to the second list from now on."""
-        once, again = self._once, self._again
-        num_before = len(once)
-        for key in keys:
-            if key in once:
-                del once[key]
-            else:
-                del again[key]
-        self._num_once -= num_before - len(once)
-        self._held_again.update(dict.fromkeys(keys, True))
+        is_again = self._is_again[blocks]
+        self._once.remove(blocks[~is_again])
+        self._again.remove(blocks[is_again])
+        self.touch(blocks)
 
-    def let_go(self, keys: Iterable[bytes]) -> None:
+    def let_go(self, blocks: BlockIds) -> None:
         """They are the last of their lists to go, in this order."""
-        for key in keys:
-            (self._again if self._held_again.pop(key) else self._once)[key] = None
+        is_again = self._is_again[blocks]
+        self._once.add(blocks[~is_again])
+        self._again.add(blocks[is_again])
 
-    def victim(self) -> bytes | None:
+    def victim(self) -> int | None:
         """The one that has been idle longest in the list that should give."""
         gives_once = self._once and (self._num_once >= self._target or not self._again)
-        return next(iter(self._once if gives_once else self._again), None)
+        return (self._once if gives_once else self._again).first()
 
-    def evict(self, key: bytes) -> None:
+    def evict(self, block: int, name: bytes) -> None:
         """It goes and becomes a ghost of its list."""
-        if key in self._once:
-            del self._once[key]
+        if self._is_again[block]:
+            self._again.remove_one(block)
+            ghosts = self._again_ghosts
+        else:
+            self._once.remove_one(block)
             self._num_once -= 1
             ghosts = self._once_ghosts
-        else:
-            del self._again[key]
-            ghosts = self._again_ghosts
-        ghosts[key] = None
+        ghosts[name] = None
         if len(ghosts) > self._max_ghosts:
             ghosts.popitem(last=False)
 
-    def forget(self, key: bytes) -> None:
+    def forget(self, block: int) -> None:
         """It does not count for its list any more."""
-        self._num_once -= not self._held_again.pop(key)
+        self._num_once -= not self._is_again[block]
 
     def clear(self) -> None:
         """Forgets all there is, ghosts too, and begins as new."""
         self._target = self._num_once = 0
-        for each in (self._once, self._again, self._held_again, self._once_ghosts, self._again_ghosts):
+        for each in (self._once, self._again, self._once_ghosts, self._again_ghosts):
             each.clear()
 
-    def idle_keys(self) -> set[bytes]:
+    def idle_blocks(self) -> set[int]:
         """All idle blocks."""
-        return {*self._once, *self._again}
+        return self._once.blocks() | self._again.blocks()
 
-    def _learn(self, key: bytes) -> bool:
-        """Moves the target if the key is a ghost, which it is not any more then; whether it was."""
+    def _learn(self, name: bytes) -> bool:
+        """Moves the target if the name is a ghost's, which it is not any more then; whether it was."""
         num_once, num_again = len(self._once_ghosts), len(self._again_ghosts)
-        if key in self._once_ghosts:
+        if name in self._once_ghosts:
             self._target = min(self._max_ghosts, self._target + max(1, num_again // num_once))
-            del self._once_ghosts[key]
+            del self._once_ghosts[name]
             return True
-        if key in self._again_ghosts:
+        if name in self._again_ghosts:
             self._target = max(0, self._target - max(1, num_once // num_again))
-            del self._again_ghosts[key]
+            del self._again_ghosts[name]
             return True
         return False

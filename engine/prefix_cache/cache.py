@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from engine.block_pool import BlockPool
+import numpy as np
+
+from engine.block_pool import BlockIds, BlockPool
 from engine.prefix_cache.events import DEFAULT_MAX_HASHES, EventLog
 from engine.prefix_cache.policy import POLICIES, PrefixCachePolicy
+from engine.prefix_cache.tree import NONE, BlockTree
 from protocol.errors import IllegalMove, KvferryError
 from protocol.prefix import max_reused_blocks
 from protocol.prefix_events import BlocksEvicted, BlocksStored, CacheCleared, PrefixSnapshot
+
+NO_NAME = b""
+"""Of a block that is not cached."""
 
 
 @dataclass(slots=True)
@@ -45,13 +51,6 @@ class PrefixPeek:
     num_idle: int
 
 
-@dataclass(slots=True)
-class _Node:
-    block_id: int
-    parent: bytes | None
-    children: set[bytes] = field(default_factory=set)
-
-
 class PrefixCache:
     """Keeps blocks of `pool`, whose keeper it becomes. One thread uses both.
 
@@ -70,36 +69,39 @@ class PrefixCache:
         self._pool = pool
         self._block_size = block_size
         self._policy = POLICIES[policy](pool.num_blocks)
-        self._nodes: dict[bytes, _Node] = {}
-        self._hash_of: dict[int, bytes] = {}
+        self._block_of: dict[bytes, int] = {}
+        self._name_of = [NO_NAME] * pool.num_blocks
+        self._tree = BlockTree(pool.num_blocks)
+        self._last_hashes: Sequence[bytes] = ()
+        self._last_key = (0, 0, 0)
+        self._last_found = np.empty(0, np.intp)
         pool.set_keeper(self)
 
     @property
     def num_blocks(self) -> int:
         """Blocks that can be found."""
-        return len(self._nodes)
+        return len(self._block_of)
 
     def peek(self, hashes: Sequence[bytes], num_tokens: int) -> PrefixPeek:
         """What `match` would find. Changes nothing, counts nothing."""
-        num_blocks = self._num_found(hashes, num_tokens)
-        nodes = self._nodes
-        return PrefixPeek(num_blocks, self._pool.num_only_kept([nodes[key].block_id for key in hashes[:num_blocks]]))
+        blocks = self._find(hashes, num_tokens)
+        return PrefixPeek(len(blocks), self._pool.num_only_kept(blocks))
 
     def match(self, hashes: Sequence[bytes], num_tokens: int) -> list[int]:
         """The blocks that a prompt of `num_tokens` with these names begins with, each with a holder more: the caller, who
         releases them to the pool. At least one token is left to be computed.
         """
-        num_blocks = self._num_found(hashes, num_tokens)
+        blocks = self._find(hashes, num_tokens)
         self.counters.num_queries += 1
         self.counters.num_query_tokens += num_tokens
-        self.counters.num_missed_blocks += max_reused_blocks(num_tokens, self._block_size) - num_blocks
-        return self._hold(hashes[:num_blocks])
+        self.counters.num_missed_blocks += max_reused_blocks(num_tokens, self._block_size) - len(blocks)
+        return self._hold(blocks)
 
     def match_more(self, hashes: Sequence[bytes], num_tokens: int, num_held: int) -> list[int]:
         """What has been cached since `match` was asked for the same prompt, which has its first `num_held` blocks: those that
         follow them, as `match` gives them. They count as found; that they were missed before stays counted.
         """
-        return self._hold(hashes[num_held : self._num_found(hashes, num_tokens)])
+        return self._hold(self._find(hashes, num_tokens)[num_held:])
 
     def insert(self, hashes: Sequence[bytes], block_ids: Sequence[int], start: int, end: int) -> int:
         """Keeps blocks `start .. end - 1` of a sequence that holds `block_ids` with these names; how many were new.
@@ -109,45 +111,46 @@ class PrefixCache:
         """
         if not 0 <= start <= end <= min(len(hashes), len(block_ids)):
             raise IllegalMove(f"there are no blocks {start} to {end} of {len(block_ids)} with {len(hashes)} names")
-        while start and hashes[start - 1] not in self._nodes:
+        while start and hashes[start - 1] not in self._block_of:
             start -= 1
-        while start < end and hashes[start] in self._nodes:
+        while start < end and hashes[start] in self._block_of:
             start += 1
         if start == end:
             return 0
-        keys, blocks = tuple(hashes[start:end]), block_ids[start:end]
+        names, blocks = tuple(hashes[start:end]), block_ids[start:end]
         self._pool.keep(blocks)
-        parent = first_parent = hashes[start - 1] if start else None
-        for key, block in zip(keys, blocks, strict=True):
-            self._nodes[key] = _Node(block, parent)
-            self._hash_of[block] = key
-            if parent is not None:
-                self._nodes[parent].children.add(key)
-            parent = key
-        self._policy.insert(keys)
-        self.counters.num_stored_blocks += len(keys)
-        self.events.append(BlocksStored(first_parent, keys))
-        return len(keys)
+        first_parent = hashes[start - 1] if start else None
+        parent = self._block_of[first_parent] if first_parent is not None else NONE
+        for name, block in zip(names, blocks, strict=True):
+            self._block_of[name] = block
+            self._name_of[block] = name
+            self._tree.add(block, parent)
+            parent = block
+        self._policy.insert(np.array(blocks), names)
+        self.counters.num_stored_blocks += len(names)
+        self.events.append(BlocksStored(first_parent, names))
+        return len(names)
 
     def snapshot(self) -> PrefixSnapshot:
         """All names that can be found now, for a reader of `events` that lost some."""
-        return PrefixSnapshot(self.events.next_number, tuple(self._nodes))
+        return PrefixSnapshot(self.events.next_number, tuple(self._block_of))
 
     def clear(self) -> None:
         """Keeps nothing any more. Blocks that sequences hold stay theirs."""
-        self._pool.unkeep([node.block_id for node in self._nodes.values()])
-        self._nodes.clear()
-        self._hash_of.clear()
+        self._pool.unkeep([*self._block_of.values()])
+        self._block_of.clear()
+        self._name_of = [NO_NAME] * self._pool.num_blocks
+        self._tree.clear()
         self._policy.clear()
         self.events.append(CacheCleared())
 
-    def on_held(self, block_ids: Sequence[int]) -> None:
+    def on_held(self, block_ids: BlockIds) -> None:
         """The pool says that somebody else holds these again: a prompt that has found them, since nobody else knows of them."""
-        self._policy.hold([*map(self._hash_of.__getitem__, block_ids)])
+        self._policy.hold(block_ids)
 
-    def on_left(self, block_ids: Sequence[int]) -> None:
+    def on_left(self, block_ids: BlockIds) -> None:
         """The pool says that nobody else holds these any more. Tables name the first block first, and it should go last."""
-        self._policy.let_go(map(self._hash_of.__getitem__, reversed(block_ids)))
+        self._policy.let_go(block_ids[::-1])
 
     def make_room(self, num_blocks: int) -> None:
         """Gives `num_blocks` back that nobody else holds. Raises `KvferryError` if there are fewer, which the pool knows."""
@@ -165,56 +168,71 @@ class PrefixCache:
     def check_integrity(self) -> None:
         """Raises `KvferryError` unless every kept block can be found, and pool and policy know it as the cache does."""
         self._pool.check_integrity()
-        if {node.block_id: key for key, node in self._nodes.items()} != self._hash_of:
+        kept = {block: name for name, block in self._block_of.items()}
+        if kept != {block: name for block, name in enumerate(self._name_of) if name != NO_NAME}:
             raise KvferryError("names and blocks of the prefix cache differ")
-        for key, node in self._nodes.items():
-            if node.parent is not None and key not in self._nodes[node.parent].children:
-                raise KvferryError(f"cached block {node.block_id} cannot be found from its predecessor")
-            if any(self._nodes[child].parent != key for child in node.children):
-                raise KvferryError(f"a successor of cached block {node.block_id} has another predecessor")
-        idle = {key for key, node in self._nodes.items() if self._pool.num_holders(node.block_id) == 1}
-        if idle != self._policy.idle_keys() or len(idle) != self._pool.num_kept_idle:
+        for block in kept:
+            parent = self._tree.parent(block)
+            if parent != NONE and (parent not in kept or block not in self._tree.children(parent)):
+                raise KvferryError(f"cached block {block} cannot be found from its predecessor")
+            if any(child not in kept or self._tree.parent(child) != block for child in self._tree.children(block)):
+                raise KvferryError(f"a successor of cached block {block} has another predecessor")
+        idle = {block for block in kept if self._pool.num_holders(block) == 1}
+        if idle != self._policy.idle_blocks() or len(idle) != self._pool.num_kept_idle:
             raise KvferryError(
-                f"{len(idle)} cached blocks are idle, {len(self._policy.idle_keys())} to the policy and "
+                f"{len(idle)} cached blocks are idle, {len(self._policy.idle_blocks())} to the policy and "
                 f"{self._pool.num_kept_idle} to the pool"
             )
 
-    def _hold(self, found: Sequence[bytes]) -> list[int]:
-        nodes = self._nodes
-        blocks = [nodes[key].block_id for key in found]
+    def _find(self, hashes: Sequence[bytes], num_tokens: int) -> BlockIds:
+        # A prompt is asked for several times before it starts: what was found last is found again while nothing has changed.
+        key = (self.events.next_number, len(hashes), num_tokens)
+        if hashes is not self._last_hashes or key != self._last_key:
+            # What is kept has all its predecessors, so that the border can be found by halving.
+            block_of = self._block_of
+            limit = min(len(hashes), max_reused_blocks(num_tokens, self._block_size))
+            num_found = bisect_left(range(limit), True, key=lambda index: hashes[index] not in block_of)
+            self._last_found = np.fromiter(map(block_of.__getitem__, hashes[:num_found]), np.intp, num_found)
+            self._last_hashes, self._last_key = hashes, key
+        return self._last_found
+
+    def _hold(self, blocks: BlockIds) -> list[int]:
+        if not len(blocks):
+            return []
         if self._pool.hold_kept(blocks) < len(blocks):
-            self._policy.touch(found)  # of those among them that somebody held it was not told
+            self._policy.touch(blocks)  # of those among them that somebody held it was not told
         self.counters.num_hit_tokens += len(blocks) * self._block_size
         self.counters.num_hit_blocks += len(blocks)
-        return blocks
+        held: list[int] = blocks.tolist()
+        return held
 
-    def _num_found(self, hashes: Sequence[bytes], num_tokens: int) -> int:
-        # What is kept has all its predecessors, so that the border can be found by halving.
-        limit = min(len(hashes), max_reused_blocks(num_tokens, self._block_size))
-        nodes = self._nodes
-        return bisect_left(range(limit), True, key=lambda index: hashes[index] not in nodes)
-
-    def _evict_from_leaves(self, victim: bytes, num_wanted: int, evicted: dict[bytes, int]) -> int:
+    def _evict_from_leaves(self, victim: int, num_wanted: int, evicted: dict[bytes, int]) -> int:
         """Lets `victim` and what follows it go, leaves first, until `num_wanted` blocks are idle no more; how many are.
 
-        They are added to `evicted` with their blocks, to be given back together. Among them may be blocks that are held: by
+        They are added to `evicted` with their names, to be given back together. Among them may be blocks that are held: by
         sequences that computed the predecessors themselves, in blocks of their own.
         """
-        path, num_freed = [victim], 0
-        while path and num_freed < num_wanted:
-            children = self._nodes[path[-1]].children
-            if children:
-                path.append(next(iter(children)))
+        block, num_freed = victim, 0
+        while num_freed < num_wanted:
+            child = self._tree.child(block)
+            if child != NONE:
+                block = child
                 continue
-            key = path.pop()
-            node = self._nodes.pop(key)
-            if node.parent is not None:
-                self._nodes[node.parent].children.discard(key)
-            del self._hash_of[node.block_id]
-            evicted[key] = node.block_id
-            if self._pool.num_holders(node.block_id) == 1:
-                self._policy.evict(key)
-                num_freed += 1
-            else:
-                self._policy.forget(key)
+            parent = self._tree.parent(block)
+            self._tree.remove_leaf(block)
+            num_freed += self._evict(block, evicted)
+            if block == victim:
+                break
+            block = parent
         return num_freed
+
+    def _evict(self, block: int, evicted: dict[bytes, int]) -> bool:
+        """A leaf goes; whether it was idle."""
+        name, self._name_of[block] = self._name_of[block], NO_NAME
+        del self._block_of[name]
+        evicted[name] = block
+        if self._pool.num_holders(block) == 1:
+            self._policy.evict(block, name)
+            return True
+        self._policy.forget(block)
+        return False

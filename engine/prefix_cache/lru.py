@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from engine.block_pool import BlockIds
+from engine.prefix_cache.idle_order import IdleOrder
 
 
 class LruPolicy:
     """See `engine.prefix_cache.policy.EvictionPolicy`. Remembers nothing of what went."""
 
-    def __init__(self, _num_blocks: int) -> None:
-        self._idle: OrderedDict[bytes, None] = OrderedDict()
+    def __init__(self, num_blocks: int) -> None:
+        self._idle = IdleOrder(num_blocks)
 
-    def insert(self, keys: Iterable[bytes]) -> None:
+    def insert(self, blocks: BlockIds, names: Sequence[bytes]) -> None:
         """Nothing to book: they are held."""
 
-    def touch(self, keys: Iterable[bytes]) -> None:
+    def touch(self, blocks: BlockIds) -> None:
         """Nothing to book: their use counts when it ends."""
 
-    def hold(self, keys: Sequence[bytes]) -> None:
+    def hold(self, blocks: BlockIds) -> None:
         """These cannot go now."""
-        for key in keys:
-            del self._idle[key]
+        self._idle.remove(blocks)
 
-    def let_go(self, keys: Iterable[bytes]) -> None:
+    def let_go(self, blocks: BlockIds) -> None:
         """These are the last to go, in this order."""
-        for key in keys:
-            self._idle[key] = None
+        self._idle.add(blocks)
 
-    def victim(self) -> bytes | None:
+    def victim(self) -> int | None:
         """The one that has been idle longest."""
-        return next(iter(self._idle), None)
+        return self._idle.first()
 
-    def evict(self, key: bytes) -> None:
+    def evict(self, block: int, name: bytes) -> None:
         """It goes, and is forgotten."""
-        del self._idle[key]
+        self._idle.remove_one(block)
 
-    def forget(self, key: bytes) -> None:
+    def forget(self, block: int) -> None:
         """Nothing to book: it was held."""
 
     def clear(self) -> None:
         """Forgets all there is."""
         self._idle.clear()
 
-    def idle_keys(self) -> set[bytes]:
+    def idle_blocks(self) -> set[int]:
         """All idle blocks."""
-        return set(self._idle)
+        return self._idle.blocks()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from engine.block_pool import BlockPool, BlockTable
+from engine.block_pool import BlockIds, BlockPool, BlockTable
 from protocol.errors import ConfigError, IllegalMove, OutOfBlocks
 
 NUM_BLOCKS = 12
@@ -125,10 +124,13 @@ def test_a_wrong_release_changes_nothing(blocks: list[int]) -> None:
 
 
 def test_a_free_block_cannot_be_shared() -> None:
-    """Only a held block can get another holder."""
+    """Only a held block can get another holder, and one in a call."""
     pool = BlockPool(2)
-    with pytest.raises(IllegalMove, match="block 1"):
-        pool.share([1])
+    held = pool.allocate(1)
+    for wrong in ([1], [*held, 1], held * 2):
+        with pytest.raises(IllegalMove):
+            pool.share(wrong)
+    assert pool.num_holders(held[0]) == 1
 
 
 def test_sizes_must_make_sense() -> None:
@@ -193,11 +195,11 @@ class NotedKeeper:
         self.idle: list[int] = []
         pool.set_keeper(self)
 
-    def on_held(self, block_ids: Sequence[int]) -> None:
+    def on_held(self, block_ids: BlockIds) -> None:
         self.idle = [block for block in self.idle if block not in block_ids]
 
-    def on_left(self, block_ids: Sequence[int]) -> None:
-        self.idle += block_ids
+    def on_left(self, block_ids: BlockIds) -> None:
+        self.idle += block_ids.tolist()
 
     def make_room(self, num_blocks: int) -> None:
         given_up, self.idle = self.idle[:num_blocks], self.idle[num_blocks:]
@@ -214,7 +216,7 @@ def test_kept_blocks_are_free_and_given_out_last() -> None:
     assert (pool.num_free, pool.num_kept_idle, keeper.idle) == (6, 4, blocks)
     pool.share(blocks[:2])
     assert (pool.num_free, keeper.idle) == (4, blocks[2:])
-    assert pool.num_only_kept(blocks) == 2
+    assert pool.num_only_kept(np.array(blocks)) == 2
     assert not set(pool.allocate(2)) & set(blocks)
     assert pool.allocate(1) == blocks[2:3]
     assert pool.num_kept_idle == 1
