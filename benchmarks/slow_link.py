@@ -15,6 +15,7 @@ after the other. Requests with distinct random prompts go out one at a time, aft
 its turn before the next request. What stands after `--` goes to `kvferry serve`. All that was set up is removed at the end.
 
 * `ttft_s`, `second_token_s`, `gap_s`: as the client sees them; the gap is what the link adds, and a decode step.
+* `late_s`: how long KV went on crossing after the first token: the part of the gap that is the link's.
 * `kv_bytes`: what landed, headers included, by the decode worker's count.
 * `production_mbit`: `kv_bytes` over `ttft_s`: a link that is slower cannot hide the transfer.
 * `hidden_ratio`: the share of the KV that had landed and been acknowledged when the prefill worker sampled the first token,

@@ -78,6 +78,13 @@ class Answer:
         return self.second_token_s - self.ttft_s
 
     @property
+    def late_s(self) -> float | None:
+        """How long KV went on crossing the cable after the first token: the gap less the decode step and the way there."""
+        if self.ttft_s is None or self.cable_end_s is None:
+            return None
+        return max(0.0, self.cable_end_s - self.ttft_s)
+
+    @property
     def production_mbit(self) -> float | None:
         """Megabits of KV a second until the first token: what a link must carry to keep up with the prefill, at the least."""
         if not self.ttft_s or self.kv_bytes is None:

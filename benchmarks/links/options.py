@@ -16,6 +16,8 @@ ALL_RATES_MBIT = (25.0, 100.0, 1000.0)
 ALL_PROMPT_TOKENS = (256, 512, 1024, 2048)
 COMPETING_RATES_MBIT = (25.0, 100.0)
 COMPETING_PROMPT_TOKENS = 256
+NO_PROOF_S = 86_400
+"""The readiness window: no generation of the router's own shares the link with what is measured."""
 _SET_BY_ALL = ("rate_mbit", "prompt_tokens", "budgets", "push", "compete", "compete_after_s", "long_tokens")
 
 
@@ -94,7 +96,17 @@ def serve_options(arguments: argparse.Namespace, push: Push) -> list[str]:
     """What `kvferry serve` is told: lossless unless a request asks for less."""
     least = min(arguments.budgets)
     lossy = ["--kv-wire-min-budget", f"{least:g}", "--kv-wire-int4", "on"] if least < 1 else []
-    return [arguments.model, "--kv-dtype", arguments.kv_dtype, "--kv-push", push.value, *lossy, *arguments.serve]
+    quiet = ["--readiness-window", str(NO_PROOF_S)]
+    return [
+        arguments.model,
+        "--kv-dtype",
+        arguments.kv_dtype,
+        "--kv-push",
+        push.value,
+        *quiet,
+        *lossy,
+        *arguments.serve,
+    ]
 
 
 def questions(arguments: argparse.Namespace, push: Push) -> list[Question]:

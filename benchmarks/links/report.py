@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.links.competition import Competition, compete_ratio
-from benchmarks.links.results import Measured, cell, gap_over
+from benchmarks.links.results import Measured, cell, ratio
 from prefill_worker.config import Push
 
 HEADINGS = (
     "link Mbit/s", "prompt tokens", "push", "first token s", "second token s", "gap s", "hidden", "KV made Mbit/s",
-    "reserved MB/s", "achieved MB/s", "gap over (a)",
+    "reserved MB/s", "achieved MB/s", "gap over (a)", "KV late s", "over (a)",
 )  # fmt: skip
 COMPETITION_HEADINGS = (
     "link Mbit/s", "push", "short: first token s", "short: second token s", "long: first token s",
@@ -57,7 +57,9 @@ def _lines(rate_mbit: float, measured: Measured) -> Iterator[list[str]]:
                     cell(row["production_mbit"], ".0f"),
                     _megabytes(row["reserved_bytes_per_second"]),
                     _megabytes(row["achieved_bytes_per_second"]),
-                    cell(gap_over(row, end) if end and push is not Push.END else None, ".2f"),
+                    cell(ratio(row, end) if end and push is not Push.END else None, ".2f"),
+                    cell(row["late_s"], ".3f"),
+                    cell(ratio(row, end, "late_s") if end and push is not Push.END else None, ".2f"),
                 ]
 
 

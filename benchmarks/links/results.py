@@ -18,6 +18,7 @@ COLUMNS = (
     ("ttft_s", "first s", ".3f"),
     ("second_token_s", "second s", ".3f"),
     ("gap_s", "gap s", ".3f"),
+    ("late_s", "KV late s", ".3f"),
     ("kv_bytes", "KV bytes", ",.0f"),
     ("production_mbit", "made Mbit/s", ".1f"),
     ("hidden_ratio", "hidden", ".3f"),
@@ -61,7 +62,7 @@ def by_prompt(answers: Sequence[Answer], lengths: Sequence[int], budgets: Sequen
 def gap_ratio(rows: Rows) -> float | None:
     """The gap at the smallest budget over that at 1.0; None when either was not measured or 1.0 has none."""
     lossless, lossy = rows.get(1.0), min(rows, default=1.0)
-    return None if lossless is None or lossy == 1.0 else gap_over(rows[lossy], lossless)
+    return None if lossless is None or lossy == 1.0 else ratio(rows[lossy], lossless)
 
 
 def tail_ratios(rows_by_push: Mapping[Push, Rows], push: Push) -> dict[float, float | None]:
@@ -70,14 +71,14 @@ def tail_ratios(rows_by_push: Mapping[Push, Rows], push: Push) -> dict[float, fl
     Empty unless both were measured.
     """
     own, end = rows_by_push.get(push, {}), rows_by_push.get(Push.END, {})
-    return {budget: gap_over(own[budget], end[budget]) for budget in own if budget in end}
+    return {budget: ratio(own[budget], end[budget]) for budget in own if budget in end}
 
 
-def gap_over(row: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """The gap of one row over that of another; None where either has none."""
-    if row["gap_s"] is None or not other["gap_s"]:
+def ratio(row: Mapping[str, Any], other: Mapping[str, Any], field: str = "gap_s") -> float | None:
+    """A field, by default the gap, of one row over that of another; None where either has none."""
+    if row[field] is None or not other[field]:
         return None
-    return round(float(row["gap_s"]) / float(other["gap_s"]), 4)
+    return round(float(row[field]) / float(other[field]), 4)
 
 
 def summary(rows_by_push: Mapping[Push, Rows]) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def summary(rows_by_push: Mapping[Push, Rows]) -> dict[str, Any]:
         "gap_ratio": gap_ratio(rows),
         "hidden_ratio": rows[largest]["hidden_ratio"],
         "tail_ratio": planned.get(largest),
-        "tail_ratios": {f"{budget:g}": ratio for budget, ratio in planned.items()},
+        "tail_ratios": {f"{budget:g}": one for budget, one in planned.items()},
         "chunks_tail_ratio": tail_ratios(rows_by_push, Push.CHUNKS).get(largest),
     }
 
@@ -123,8 +124,8 @@ def table(found: Mapping[int, Rows]) -> str:
         for budget, row in rows.items():
             cells = [f"{num_tokens}", f"{budget:g}", *(cell(row[name], form) for name, _, form in COLUMNS)]
             lines.append("  ".join(f"{one:>12}" for one in cells))
-        if (ratio := gap_ratio(rows)) is not None:
-            lines.append(f"{num_tokens} tokens: gap at {min(rows):g} over gap at 1: {ratio:.3f}")
+        if (lossy := gap_ratio(rows)) is not None:
+            lines.append(f"{num_tokens} tokens: gap at {min(rows):g} over gap at 1: {lossy:.3f}")
     return "\n".join(lines)
 
 

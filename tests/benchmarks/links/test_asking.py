@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -36,6 +37,13 @@ def test_the_hidden_share_is_that_of_the_one_transfer() -> None:
     after = landed(view((4, 0, 8000), (2650, 8000)), HERE)
     assert with_landing(ANSWER, before, after).hidden_ratio == 0.25
     assert with_landing(ANSWER, before, before).hidden_ratio is None
+
+
+def test_kv_is_late_as_long_as_it_crosses_after_the_first_token() -> None:
+    """Not at all when it had crossed before; nobody knows without the cable's counters."""
+    assert replace(ANSWER, cable_end_s=2.5).late_s == 0.5
+    assert replace(ANSWER, cable_end_s=1.5).late_s == 0.0
+    assert ANSWER.late_s is None
 
 
 def test_rates_are_the_routers_where_it_had_a_plan() -> None:

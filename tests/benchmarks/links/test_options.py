@@ -30,11 +30,12 @@ def test_all_chooses_lengths_and_pushes() -> None:
 
 
 def test_the_server_allows_the_least_budget_and_int4() -> None:
-    """And takes what stands after the dashes."""
+    """And takes what stands after the dashes. It asks itself nothing meanwhile."""
     arguments = parse_arguments(["--budgets", "1.0", "0.5", "0.3", "--", "--slot-memory", "1MiB"])
     options = serve_options(arguments, Push.CHUNKS)
     assert options[:5] == ["smollm2-135m", "--kv-dtype", "float16", "--kv-push", "chunks"]
-    assert options[5:] == ["--kv-wire-min-budget", "0.3", "--kv-wire-int4", "on", "--slot-memory", "1MiB"]
+    assert options[5:7] == ["--readiness-window", "86400"]
+    assert options[7:] == ["--kv-wire-min-budget", "0.3", "--kv-wire-int4", "on", "--slot-memory", "1MiB"]
 
 
 def test_a_lossless_run_asks_for_nothing_lossy() -> None:

@@ -16,11 +16,12 @@ def _cells(line: str) -> list[str]:
 
 def test_what_is_to_be_compared_stands_together() -> None:
     """Lines go by rate, length and push; gaps are over that of what was sent at the end."""
-    end = [answer(1.0, 2.0, 6.0, num_prompt_tokens=num) for num in (256, 512)]
+    end = [replace(answer(1.0, 2.0, 6.0, num_prompt_tokens=num), cable_end_s=5.0) for num in (256, 512)]
     planned = [
         replace(
             answer(1.0, 2.0, 3.0, num_prompt_tokens=num),
             hidden_ratio=0.95,
+            cable_end_s=2.3,
             reserved_bytes_per_second=2.5e6,
             achieved_bytes_per_second=2.25e6,
         )
@@ -35,8 +36,8 @@ def test_what_is_to_be_compared_stands_together() -> None:
         ["25", "512", "(a) end"],
         ["25", "512", "(c) planned"],
     ]
-    assert lines[2][3:] == ["2.00", "6.00", "4.00", "-", "4", "-", "-", "-"]
-    assert lines[3][3:] == ["2.00", "3.00", "1.00", "0.95", "4", "2.50", "2.25", "0.25"]
+    assert lines[2][3:] == ["2.00", "6.00", "4.00", "-", "4", "-", "-", "-", "3.000", "-"]
+    assert lines[3][3:] == ["2.00", "3.00", "1.00", "0.95", "4", "2.50", "2.25", "0.25", "0.300", "0.10"]
     assert len(lines) == 2 + 2 * 4
 
 
@@ -44,7 +45,7 @@ def test_a_lossy_budget_is_named() -> None:
     """Without what was sent at the end there is nothing to compare with."""
     rows = by_prompt([answer(0.3, 2.0, 3.0)], [1024], [0.3])
     cells = _cells(report({25.0: {Push.CHUNKS: rows}}, {}).splitlines()[-1])
-    assert (cells[2], cells[-1]) == ("(b) chunks, at 0.3", "-")
+    assert (cells[2], *cells[-3:]) == ("(b) chunks, at 0.3", "-", "-", "-")
 
 
 def test_the_competition_has_a_table_of_its_own() -> None:
