@@ -4,7 +4,11 @@
 
 Loads, links and models are drawn from a seed; every second decode worker was never timed, as most are. Every round is another
 prompt, and between two of them the books of one prefill worker, one decode worker and one link change, as a request changes
-them. The same choice as plain loops is timed beside it, for comparison. The result is on the last line of standard output, in
+them. The same choice as plain loops is timed beside it, for comparison.
+
+Before that the router looks up how much of the prompt each worker has cached, which takes as long as what is found is long: it
+is told for prompts of which nothing is cached, and for those that begin with one of 16 system prompts of 2,000 tokens, which
+half of the workers have. The result is on the last line of standard output, in
 microseconds: medians, and what a tenth stays below, which is nearer to a quiet machine's.
 """
 
@@ -26,10 +30,13 @@ from protocol import kvferry_worker_pb2 as pb
 from protocol.description import WorkerDescription
 from protocol.ids import WorkerId, new_request_id
 from protocol.layout import KvDtype, KvLayout
+from protocol.prefix import HashChain, PrefixIdentity, reusable_names
+from protocol.prefix_events import PrefixSnapshot
 from protocol.request import GenerateRequest, StopRule
 from protocol.wire import worker_id_to_wire
 from router.fleet.clients import DecodeClient, PrefillClient
 from router.fleet.member import Member
+from router.fleet.prefix_index import PrefixIndex
 from router.fleet.question import RoutingRules, question_of
 from scheduling.few_pairs import plain_choice
 from scheduling.pair_cost import least_cost
@@ -38,7 +45,9 @@ from scheduling.prefill_time import PrefillTimeModel, PromptWork
 Answer = TypeVar("Answer")
 
 LAYOUT = KvLayout("llama-3.1-8b", 32, 8, 128, KvDtype.BFLOAT16)
+VOCAB_SIZE = 128_000
 CAPACITY_TOKENS = 500_000
+NUM_SYSTEM_PROMPTS, SYSTEM_PROMPT_TOKENS = 16, 2_000
 NUM_WARM = 20
 NUM_PLAIN = 20
 """Rounds of the plain loops, at most: they take long."""
@@ -111,6 +120,34 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[float]]:
     return {name: sorted(each) for name, each in times.items()}
 
 
+def measure_cached(arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Microseconds of looking up what is cached of a prompt, of which nothing is, or its beginning; in ascending order."""
+    numbers = random.Random(arguments.seed)
+    identity = PrefixIdentity(LAYOUT.model_fingerprint, LAYOUT.dtype, LAYOUT.block_size)
+    system_prompts = [_tokens(numbers, SYSTEM_PROMPT_TOKENS) for _ in range(NUM_SYSTEM_PROMPTS)]
+    names = [name for prompt in system_prompts for name in HashChain(identity, prompt).hashes]
+    index = PrefixIndex(len(names))
+    for number in range(0, arguments.prefill + arguments.decode, 2):
+        index.replace(WorkerId(f"worker-{number}", "1"), PrefixSnapshot(0, tuple(names)))
+    times: dict[str, list[float]] = {"cached_none": [], "cached_beginning": []}
+    for number in range(-min(NUM_WARM, arguments.rounds), arguments.rounds):
+        new = _tokens(numbers, SYSTEM_PROMPT_TOKENS)
+        for name, prompt in (("cached_none", new), ("cached_beginning", numbers.choice(system_prompts) + new)):
+            look_up = partial(_look_up, index, identity, prompt)
+            _, took_us = _timed_us(look_up)
+            if number >= 0:
+                times[name].append(took_us)
+    return {name: sorted(each) for name, each in times.items()}
+
+
+def _look_up(index: PrefixIndex, identity: PrefixIdentity, prompt: Sequence[int]) -> dict[WorkerId, int]:
+    return index.num_cached_by_worker(reusable_names(identity, prompt))
+
+
+def _tokens(numbers: random.Random, num_tokens: int) -> tuple[int, ...]:
+    return tuple(numbers.choices(range(VOCAB_SIZE), k=num_tokens))
+
+
 def make_request(numbers: random.Random) -> GenerateRequest:
     """A prompt of any length, and an answer of up to 2,000 tokens."""
     prompt = (0,) * numbers.randint(16, 32_000)
@@ -125,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "num_decode": arguments.decode,
         "rounds": arguments.rounds,
     }
-    for name, microseconds in measure(arguments).items():
+    for name, microseconds in (measure(arguments) | measure_cached(arguments)).items():
         result[f"{name}_median_us"] = round(statistics.median(microseconds), 1)
         result[f"{name}_tenth_us"] = round(microseconds[len(microseconds) // 10], 1)
     sys.stdout.write(json.dumps(result | {"machine": machine_facts()}) + "\n")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -117,3 +117,17 @@ class HashChain:
         child = HashChain.__new__(HashChain)
         child._root, child._block_size, child.hashes = self._root, self._block_size, [*self.hashes]
         return child
+
+
+def reusable_names(identity: PrefixIdentity, token_ids: Sequence[int]) -> Iterator[bytes]:
+    """The names of a prompt's blocks that may come from a cache, hashed as they are asked for, in pieces that double: who is
+    told after a few that no more are known has not paid for all.
+    """
+    num_blocks = max_reused_blocks(len(token_ids), identity.block_size)
+    chain = HashChain(identity)
+    start, end = 0, 1
+    while start < num_blocks:
+        end = min(end, num_blocks)
+        chain.extend(token_ids[: end * identity.block_size])
+        yield from chain.hashes[start:end]
+        start, end = end, 2 * end

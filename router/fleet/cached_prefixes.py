@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from protocol.errors import KvferryError
 from protocol.ids import WorkerId
 from protocol.layout import KvDtype, KvLayout
-from protocol.prefix import EXACT, HashChain, PrefixIdentity, max_reused_blocks, wire_precision
+from protocol.prefix import EXACT, PrefixIdentity, reusable_names, wire_precision
 from protocol.prefix_events import EventBatch, PrefixSnapshot
 from protocol.request import GenerateRequest
 from protocol.wire_rule import WireOffer
@@ -143,7 +143,7 @@ class CachedPrefixes:
 
     def _walk(self, identity: PrefixIdentity, token_ids: Sequence[int]) -> dict[str, int]:
         """Tokens by the name of each worker that has some."""
-        found = self._index.num_cached_by_worker(_names(identity, token_ids))
+        found = self._index.num_cached_by_worker(reusable_names(identity, token_ids))
         return {worker.name: num * identity.block_size for worker, num in found.items() if num}
 
     def _should_ask(self, following: _Following) -> bool:
@@ -215,15 +215,3 @@ def _keeps_prefixes(member: Member[Any]) -> bool:
 
 def _distinct(layouts: Iterable[KvLayout]) -> tuple[KvLayout, ...]:
     return tuple(dict.fromkeys(layouts))
-
-
-def _names(identity: PrefixIdentity, token_ids: Sequence[int]) -> Iterator[bytes]:
-    """The names of the prompt's blocks that may be found, hashed as they are asked for, in pieces that double."""
-    num_blocks = max_reused_blocks(len(token_ids), identity.block_size)
-    chain = HashChain(identity)
-    start, end = 0, 1
-    while start < num_blocks:
-        end = min(end, num_blocks)
-        chain.extend(token_ids[: end * identity.block_size])
-        yield from chain.hashes[start:end]
-        start, end = end, 2 * end

@@ -8,13 +8,15 @@ import pytest
 
 from benchmarks.pair_cost import main
 
+TIMED = ("question", "choice", "plain", "cached_none", "cached_beginning")
+
 
 def test_the_last_line_is_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     """With the sizes that were asked for."""
     assert main(["--prefill", "3", "--decode", "2", "--rounds", "5"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["num_prefill"], result["num_decode"], result["rounds"]) == (3, 2, 5)
-    assert min(result[f"{name}_median_us"] for name in ("question", "choice", "plain")) > 0
+    assert min(result[f"{name}_median_us"] for name in TIMED) > 0
 
 
 def test_a_fleet_without_workers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from protocol import prefix
 from protocol.layout import KvDtype
 from protocol.prefix import HashChain, wire_precision
 from protocol.prefix_events import PrefixSnapshot
 from protocol.wire_rule import LOSSLESS, WireOffer
-from router.fleet import cached_prefixes
 from tests.router.fleet.following import ASKED, BLOCK, LOSSY, Fleet, names, run
 from tests.router.fleet.members import LAYOUT
 
@@ -26,7 +26,7 @@ def test_a_prompt_is_hashed_only_as_far_as_somebody_has_it(monkeypatch: Any) -> 
             super().extend(token_ids)
             hashed.append(len(self.hashes) - before)
 
-    monkeypatch.setattr(cached_prefixes, "HashChain", CountedChain)
+    monkeypatch.setattr(prefix, "HashChain", CountedChain)
 
     async def work(fleet: Fleet) -> None:
         clients = [fleet.add("prefill-0"), fleet.add("prefill-1"), fleet.add("decode-0")]
