@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from decode_worker.config import DecodeConfig
@@ -26,6 +27,24 @@ from transfer.transport import Arenas
 
 SLOT_BYTES = 32 * 1024
 NUM_SLOTS = 8
+
+
+class _Turns:
+    """A worker's turns, between which others may look at what is its step thread's."""
+
+    def __init__(self, worker: PrefillWorker | DecodeWorker) -> None:
+        self._worker = worker
+        self.lock = threading.Lock()
+
+    @property
+    def bell(self) -> threading.Event:
+        """The worker's."""
+        return self._worker.bell
+
+    def tick(self, now: float) -> bool:
+        """The worker's."""
+        with self.lock:
+            return self._worker.tick(now)
 
 
 class Node:
@@ -53,7 +72,8 @@ class Node:
             self.worker = DecodeWorker(identity, built, receiver, config)
             self.service = DecodeService(self.worker)
             self._pump = PumpThread(receiver, f"{name} landing")
-        self._steps = StepThread(self.worker, f"{name} steps")
+        self._turns = _Turns(self.worker)
+        self._steps = StepThread(self._turns, f"{name} steps")
         self._server = RpcServer(self.service.register, "127.0.0.1", port)
         self._pump.start()
         self._steps.start()
@@ -96,9 +116,10 @@ class Node:
         return int(self.target.rpartition(":")[2])
 
     def is_idle(self) -> bool:
-        """Whether it holds nothing at all."""
+        """Whether it holds nothing at all. Raises what is wrong with what it keeps."""
         try:
-            self.worker.check_idle()
+            with self._turns.lock:
+                self.worker.check_idle()
         except RuntimeError:
             return False
         return True
