@@ -3,7 +3,8 @@
 `--hypothesis-profile thorough` tries those that state no number of their own more often.
 
 Where there is no CUDA driver, Triton interprets kernels. It reads the variable when it is imported, and other libraries that
-tests use import it too: it is set before any test module is.
+tests use import it too: it is set before any test module is. The same holds for the number of threads that torch computes with:
+two oversubscribed processes with threads that spin are ten times slower.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import sys
 
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("quick", deadline=None, max_examples=30)
 settings.register_profile("thorough", deadline=None, max_examples=500)

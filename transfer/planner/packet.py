@@ -7,9 +7,11 @@ A window holds one rate on three things: the source's egress, the destination's 
   a sender may borrow what is idle.
 * A plan takes at every instant what is free (`packet_search.py`). A rate under `MIN_SHARE` of the narrowest place (unless no
   more was asked) is not sold: it would hold the port for long.
-* Shortest remaining first: who would get less than it asks makes leases that have more bytes left yield on the ports that they
-  have in common, the longest first, each by no more than is missing and down to a floor of `FLOOR_SHARE`; then they are planned
-  anew in what is left. A newcomer does so, and a lease that reports progress. Nobody yields to a longer one.
+* Shortest remaining first: who would get less than it asks makes leases that have clearly more bytes left (`SHORTER`) yield on
+  the ports that they have in common, the longest first, each by no more than is missing and down to a floor of `FLOOR_SHARE`;
+  then they are planned anew in what is left. A newcomer does so, and a lease that reports progress. Nobody yields to a longer
+  one, nor to one of nearly its own size: what it has in flight would make it the shorter one, which takes the rate back, and so
+  on in turn, and both would end as late as if they had shared.
 * A lease that is not released by its predicted end holds nothing after it until it reports progress; then it gets what is free.
   Progress also hands a lease what others gave back, and never takes away the rate of a shorter one.
 
@@ -36,6 +38,8 @@ from transfer.planner.profile import RateProfile
 
 FLOOR_SHARE = 1 / 32
 """What a lease keeps of the narrowest place on its way when it yields."""
+SHORTER = 4 / 5
+"""A lease yields to those that have at most this part of its bytes left."""
 MIN_GAIN = 1 / 64
 """Nobody is made to yield for less than this part of the time that a transfer takes."""
 
@@ -172,13 +176,13 @@ class PacketFabric:
         return tuple(yields)
 
     def _longer(self, pair: Pair, num_bytes: int, start: float) -> list[Lease]:
-        """Leases on the pair's ports that have more left and hold something after `start`, the longest first."""
+        """Leases on the pair's ports that have clearly more left and hold something after `start`, the longest first."""
         source, destination = pair.names
         found = [
             lease
             for lease in self.leases.values()
             if (lease.demand.source == source or lease.demand.destination == destination)
-            and lease.remaining_bytes > num_bytes
+            and num_bytes <= SHORTER * lease.remaining_bytes
             and lease.windows
             and lease.predicted_end > start
         ]

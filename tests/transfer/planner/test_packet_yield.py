@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import StaleProposal
 from tests.transfer.planner.demands import MB, demand, pair
 from transfer.planner.lease import Lease, TransferDemand
-from transfer.planner.packet import PacketFabric
+from transfer.planner.packet import SHORTER, PacketFabric
 
 FLOOR = 100 * MB // 32
 LINKS = PacketFabric()
@@ -134,3 +134,39 @@ def test_what_a_lease_yields_on_one_port_others_may_have_on_its_other() -> None:
     assert other.bytes_per_second(0.0) == 31 * FLOOR
     assert short.predicted_end == other.windows[0].end
     assert fabric.leases[long.lease_id].bytes_per_second(0.0) == FLOOR
+
+
+NUM_IN_FLIGHT = 3
+
+
+def num_changes(num_long: int, num_short: int) -> int:
+    """How often the lead changes between a transfer with `num_long` chunks left and a newcomer with `num_short`.
+
+    Who leads sends chunk by chunk and reports each; what it has in flight when it yields still arrives.
+    """
+    fabric, long = sold(LINKS, demand(num_long * MB))
+    fabric, short = sold(fabric, demand(num_short * MB, way=("p1", "d0")))
+    leases, now = (long.lease_id, short.lease_id), 0.0
+    left, done = {leases[0]: num_long, leases[1]: num_short}, dict.fromkeys(leases, 0)
+    leader, changes = leases[0], 0
+    while True:
+        rates = {one: fabric.leases[one].bytes_per_second(now) for one in leases}
+        first = max(leases, key=lambda one: (rates[one], one == leader))
+        num_chunks = 1
+        if first != leader:  # what is in flight arrives, and is reported together
+            leader, changes, num_chunks, first = first, changes + 1, min(NUM_IN_FLIGHT, left[leader]), leader
+        now += num_chunks * 0.01
+        left[first] -= num_chunks
+        done[first] += num_chunks * MB
+        fabric, _ = fabric.progress(first, done[first], now)
+        if not left[first]:
+            return changes
+
+
+@pytest.mark.parametrize("num_long", [8, 12, 16, 20, 40])
+def test_transfers_of_nearly_one_size_do_not_take_the_link_from_each_other_in_turn(num_long: int) -> None:
+    """What is in flight when one yields makes it the shorter of the two again: that is no reason to take the link back. The
+    newcomer takes it, if it is clearly shorter, or does not, and the one that leads then ends.
+    """
+    for num_short in range(NUM_IN_FLIGHT, num_long + 1):
+        assert num_changes(num_long, num_short) == (num_short <= SHORTER * num_long)
