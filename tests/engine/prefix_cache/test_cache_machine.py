@@ -79,6 +79,13 @@ class CacheMachine(RuleBasedStateMachine):
         if has_more:
             assert all(key in self.kept for key in one.chain.hashes[:end])
 
+    @rule(one=running)
+    def ask_again(self, one: Running) -> None:
+        expected = self.expected(one.chain.hashes, len(one.token_ids))
+        num_idle = sum(block not in self.holders for block in expected)
+        for _ in range(2):
+            assert self.cache.peek(one.chain.hashes, len(one.token_ids)) == PrefixPeek(len(expected), num_idle)
+
     @rule(one=consumes(running))
     def end(self, one: Running) -> None:
         blocks = list(one.table.block_ids)
