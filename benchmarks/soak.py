@@ -8,7 +8,8 @@ each pair.
 Every second pair asks prompts that were asked before, whose texts must be the same again; the others are new. After each pair
 all blocks, slots and leases must be free within --settle-s, and nothing may run or wait. Memory, file descriptors and threads
 of each process are read all along; a straight line through the memory, without the warm-up, is the bytes that a request leaves
-behind. The warm-up is long because caches, indexes and the allocator's pools have to be full first.
+behind. The warm-up is long because caches, indexes and the allocator's pools have to be full first: fewer than 8,000 requests
+are over before they are, and are told that memory grew; all else that a short run says holds.
 
 Progress goes to standard error, the result to the last line of standard output, as JSON. 10,000 requests take about ten minutes
 on two idle cores. Exit code 0: nothing failed, grew or was left, 1: something was, 2: no cluster, 130: interrupted.
