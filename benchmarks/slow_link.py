@@ -35,8 +35,8 @@ crosses, a short one to the other. Rounds count in which the long one's second t
 worker had one of them. `compete_ratio` is the short one's time to the second token under (c) over that under (b).
 
 `--all` measures rates of 25, 100 and 1000 with prompts of 256 to 2,048 tokens, and the competition at 25 and 100, in 13
-clusters: with two requests some 20 minutes where one core reads 215 tokens a second. The result has `rates` and `competition`,
-by rate.
+clusters: with `--requests 1` some 20 minutes where one core reads 215 tokens a second. The result has `rates` and
+`competition`, by rate.
 
 Progress and all medians go to standard error, a table in Markdown to standard output, whose last line is the result as JSON.
 Exit code 0: every request ended well, 1: some failed, 2: the hosts or the cluster cannot be had, 130: it was interrupted.

@@ -1,4 +1,4 @@
-"""Blocks in the order in which they became idle, for caches from which thousands of blocks are taken at once."""
+"""Blocks in the order in which they became idle, for caches from which thousands of blocks are taken at once (ADR 0010)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ class IdleOrder:
 
     def __len__(self) -> int:
         return self._size
-
-    def __contains__(self, block: int) -> bool:
-        return bool(self._places[block])
 
     def add(self, blocks: BlockIds) -> None:
         """They are the last, in this order."""

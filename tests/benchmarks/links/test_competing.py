@@ -17,7 +17,7 @@ ROUND = Round("key", 2048, 256, 8, 32000, 120.0, {}, rate_mbit=25.0)
 ANSWER = RoundAnswer(False, None, 7.0, True, 10.0, 16.0, 18.0, 2.0, 5.0)
 
 
-def test_the_short_prompt_waits_for_half_of_the_long_ones_crossing() -> None:
+def test_the_short_prompt_waits_for_most_of_the_long_ones_crossing() -> None:
     """At least a second; a delay that was asked for is kept."""
     assert delay_of(ROUND, 23_040) == pytest.approx(0.9 * 2048 * 23_040 * 8 / 25e6)
     assert delay_of(replace(ROUND, rate_mbit=1000.0), 23_040) == 1.0
