@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--compete", action="store_true", help="a long and a short prompt into one decode worker: chunks and planned")
     add("--long-tokens", type=int, help="of the long prompt with --compete (default 2048)")
     add("--compete-after-s", type=float, help="default: 0.9 of the time that the long prompt's KV needs, at least 1")
-    add("--all", action="store_true", help="all rates, lengths and pushes, and who competes: 20 minutes with --requests 1")
+    add("--all", action="store_true", help="all rates, lengths and pushes, and the competition: 20 minutes or more")
     add("--model", default=ALIAS, help="default %(default)s")
     add("--kv-dtype", default="float16", help="of all workers' caches (default %(default)s)")
     add("--vocab-size", type=int, default=32000, help="prompts are ids from [256, this)")
